@@ -1,0 +1,51 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; when the block ends well it takes the final name, otherwise it vanishes.
+
+    The file reaches the disk before it is renamed, so that neither a crash nor a full disk leaves half a file under
+    the final name. Missing folders are made.
+
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> with atomic_path(folder / "note.txt") as partial:
+    ...     _ = partial.write_text("whole")
+    >>> [entry.name for entry in folder.iterdir()]
+    ['note.txt']
+    """
+    final = Path(path)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{final.name}.", suffix=".partial", dir=final.parent)
+    os.close(handle)
+    partial = Path(name)
+    try:
+        yield partial
+        partial.chmod(0o666 & ~_umask())
+        _sync(partial)
+        partial.replace(final)
+        _sync(final.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,1 @@
+"""Rankers to compare with: the base order, random orders, ceilings, and classic learners."""

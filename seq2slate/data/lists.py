@@ -1,0 +1,488 @@
+"""Lists of items in base order, of any length, and the padded batches that are made from them.
+
+Shapes, everywhere in this package: Q lists and T items in all, B lists in a batch, N items in its longest list,
+K slots of a slate, F features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from seq2slate.errors import DataError, UsageError
+
+FloatArray: TypeAlias = npt.NDArray[np.float32]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+Strings: TypeAlias = "pa.LargeStringArray"
+"""A column of text: compact, and any entry may be missing (null)."""
+
+_PER_ITEM = {"axis": "item"}
+_PER_LIST = {"axis": "list"}
+
+
+class Split(NamedTuple):
+    """Lists to learn from, to choose with, and to report on."""
+
+    train: ItemLists
+    valid: ItemLists
+    test: ItemLists
+
+
+@dataclass(frozen=True, eq=False)
+class ItemLists:
+    """Lists of any length, in base order: position 0 is what the base ranker put first.
+
+    The items of all lists lie one after the other; list q owns the rows from `offsets[q]` to `offsets[q + 1]`.
+    An empty list is a list. Labels are clicks (0 and 1) or grades; an item is positive when its label is above 0.
+
+    >>> import numpy as np
+    >>> lists = ItemLists(features=np.eye(5), offsets=[0, 2, 5], labels=[0, 1, 0, 0, 1])
+    >>> len(lists), lists.n_items, lists.lengths.tolist()
+    (2, 5, [2, 3])
+    >>> lists[1].item_ids.to_pylist()
+    ['0', '1', '2']
+    """
+
+    features: FloatArray = field(metadata=_PER_ITEM)
+    """(T, F) dense columns, raw: normalisation belongs to the model."""
+    offsets: IntArray
+    """(Q + 1,) where each list begins; the last entry is T."""
+    labels: FloatArray | None = field(default=None, metadata=_PER_ITEM)
+    """(T,) clicks or grades, or None when nobody has seen the lists yet."""
+    list_ids: Strings = field(default=None, metadata=_PER_LIST)
+    """(Q,) names of the lists; their numbers if none are given."""
+    item_ids: Strings = field(default=None, metadata=_PER_ITEM)
+    """(T,) names of the items, unique within a list; their base positions if none are given."""
+    feature_names: tuple[str, ...] = ()
+    """(F,) names of the dense columns; `f1`, `f2`, … if none are given."""
+    categorical: Mapping[str, Strings] = field(default_factory=dict, metadata=_PER_ITEM)
+    """Text columns, one value an item."""
+    context: Mapping[str, Any] = field(default_factory=dict, metadata=_PER_LIST)
+    """Columns with one value a list: text (Strings) or numbers (float64)."""
+    propensities: FloatArray | None = field(default=None, metadata=_PER_ITEM)
+    """(T,) the probability with which the logging policy showed what it showed."""
+    relevance: FloatArray | None = field(default=None, metadata=_PER_ITEM)
+    """(T,) grades behind simulated clicks: what the simulated user knows and no ranker may see."""
+    relevance_probability: FloatArray | None = field(default=None, metadata=_PER_ITEM)
+    """(T,) the true probability that an item is relevant, known for generated lists only and never a feature."""
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__  # the dataclass is frozen for everyone else
+        features = np.ascontiguousarray(self.features, dtype=np.float32)
+        if features.ndim != 2:
+            raise DataError(f"features must be (items, columns), got shape {features.shape}")
+        set_field(self, "features", features)
+        set_field(self, "offsets", _checked_offsets(self.offsets, len(features)))
+        for name in ("labels", "propensities", "relevance", "relevance_probability"):
+            values = getattr(self, name)
+            set_field(self, name, None if values is None else np.ascontiguousarray(values, dtype=np.float32))
+        list_ids = numbers_as_strings(np.arange(len(self))) if self.list_ids is None else self.list_ids
+        item_ids = numbers_as_strings(self.positions) if self.item_ids is None else self.item_ids
+        set_field(self, "list_ids", as_strings(list_ids))
+        set_field(self, "item_ids", as_strings(item_ids))
+        set_field(self, "feature_names", tuple(self.feature_names) or default_feature_names(features.shape[1]))
+        set_field(self, "categorical", {name: as_strings(values) for name, values in self.categorical.items()})
+        set_field(self, "context", {name: _as_context(values) for name, values in self.context.items()})
+        self._check_shapes()
+
+    def _check_shapes(self) -> None:
+        if len(self.feature_names) != self.n_features:
+            raise DataError(f"{len(self.feature_names)} feature names for {self.n_features} feature columns")
+        for axis, length in (("item", self.n_items), ("list", len(self))):
+            for name, values in self._columns(axis):
+                if len(values) != length:
+                    raise DataError(f"{name} has {len(values)} values for {length} {axis}s")
+
+    def _columns(self, axis: str) -> Iterator[tuple[str, Any]]:
+        """Every array along an axis ("item" or "list"), with its name."""
+        for entry in fields(self):
+            values = getattr(self, entry.name)
+            if entry.metadata.get("axis") != axis or values is None:
+                continue
+            if isinstance(values, Mapping):
+                yield from values.items()
+            else:
+                yield entry.name, values
+
+    # Sizes
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def n_items(self) -> int:
+        """T, the number of items of all lists together."""
+        return len(self.features)
+
+    @property
+    def n_features(self) -> int:
+        """F, the number of dense columns."""
+        return int(self.features.shape[1])
+
+    @property
+    def lengths(self) -> IntArray:
+        """(Q,) the number of items of each list."""
+        return np.diff(self.offsets)
+
+    @property
+    def list_index(self) -> IntArray:
+        """(T,) which list each item belongs to."""
+        return np.repeat(np.arange(len(self)), self.lengths)
+
+    @property
+    def positions(self) -> IntArray:
+        """(T,) the base position of each item, from 0."""
+        return np.arange(self.n_items) - np.repeat(self.offsets[:-1], self.lengths)
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the arrays take."""
+        columns = [*self._columns("item"), *self._columns("list")]
+        return int(self.offsets.nbytes + sum(values.nbytes for _, values in columns))
+
+    # Choosing lists
+
+    def __getitem__(self, which: int | slice | Sequence[int] | IntArray | BoolArray) -> ItemLists:
+        """Return the chosen lists: a number (negative counts from the end), a slice, numbers, or a mask."""
+        if isinstance(which, slice) and which.step in (None, 1):
+            start, stop, _ = which.indices(len(self))
+            return self._slice(start, max(start, stop))
+        index = np.arange(len(self))[which]  # NumPy's rules and NumPy's IndexError
+        return self._take(np.atleast_1d(index))
+
+    def _slice(self, start: int, stop: int) -> ItemLists:
+        """Neighbouring lists, without a copy."""
+        first, last = self.offsets[start], self.offsets[stop]
+        return self._map(
+            lambda items: items[first:last],
+            lambda lists: lists[start:stop],
+            offsets=self.offsets[start : stop + 1] - first,
+        )
+
+    def _take(self, index: IntArray) -> ItemLists:
+        lengths = self.lengths[index]
+        offsets = offsets_from_lengths(lengths)
+        rows = np.repeat(self.offsets[index] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        return self._map(lambda items: _take(items, rows), lambda lists: _take(lists, index), offsets=offsets)
+
+    def take_items(self, rows: IntArray, offsets: IntArray) -> ItemLists:
+        """Return lists made of the given rows, cut at `offsets`: row r of list q must come from list q."""
+        return self._map(lambda items: _take(items, rows), lambda lists: lists, offsets=offsets)
+
+    def _map(self, of_items: Callable[[Any], Any], of_lists: Callable[[Any], Any], *, offsets: IntArray) -> ItemLists:
+        """Return lists with a function applied to every per-item array, and another to every per-list array."""
+        change = {"item": of_items, "list": of_lists}
+        changed: dict[str, Any] = {"offsets": offsets}
+        for entry in fields(self):
+            values = getattr(self, entry.name)
+            if "axis" not in entry.metadata or values is None:
+                continue
+            apply = change[entry.metadata["axis"]]
+            is_mapping = isinstance(values, Mapping)
+            changed[entry.name] = {k: apply(v) for k, v in values.items()} if is_mapping else apply(values)
+        return replace(self, **changed)
+
+    @staticmethod
+    def concat(parts: Sequence[ItemLists]) -> ItemLists:
+        """Return the lists of all parts, one after the other; every part must have the same columns.
+
+        >>> import numpy as np
+        >>> a, b = (ItemLists(np.ones((n, 3)), [0, n]) for n in (2, 4))
+        >>> ItemLists.concat([a, b]).lengths.tolist()
+        [2, 4]
+        """
+        if not parts:
+            raise UsageError("concat needs at least one part")
+        first = parts[0]
+        for number, part in enumerate(parts[1:], start=1):
+            if difference := _column_difference(first, part):
+                raise DataError(f"part {number} does not have the columns of part 0: {difference}")
+        joined: dict[str, Any] = {"offsets": offsets_from_lengths(np.concatenate([part.lengths for part in parts]))}
+        for entry in fields(ItemLists):
+            values = getattr(first, entry.name)
+            if "axis" not in entry.metadata or values is None:
+                continue
+            columns = [getattr(part, entry.name) for part in parts]
+            if isinstance(values, Mapping):
+                joined[entry.name] = {key: _concat([column[key] for column in columns]) for key in values}
+            else:
+                joined[entry.name] = _concat(columns)
+        return replace(first, **joined)
+
+    def split(self, *fractions: float, seed: int) -> tuple[ItemLists, ...]:
+        """Return one part per fraction and the rest as the last part; a list is never cut in two.
+
+        >>> import numpy as np
+        >>> lists = ItemLists(np.ones((10, 1)), np.arange(11))
+        >>> [len(part) for part in lists.split(0.6, 0.2, seed=0)]
+        [6, 2, 2]
+        """
+        if any(fraction < 0 for fraction in fractions) or sum(fractions) > 1 + 1e-9:
+            raise UsageError(f"fractions must not be negative and must add up to at most 1, got {fractions}")
+        order = np.random.default_rng(seed).permutation(len(self))
+        cuts = np.round(np.cumsum(fractions) * len(self)).astype(int)
+        return tuple(self[np.sort(part)] for part in np.split(order, cuts))
+
+    # Changing the order or the number of items
+
+    def reorder(self, scores: npt.ArrayLike) -> ItemLists:
+        """Return each list sorted by falling score (T,): the new base order. Ties keep the order they had.
+
+        >>> import numpy as np
+        >>> lists = ItemLists(np.zeros((3, 1)), [0, 3], item_ids=["a", "b", "c"])
+        >>> lists.reorder([0.1, 0.9, 0.5]).item_ids.to_pylist()
+        ['b', 'c', 'a']
+        """
+        keys = np.asarray(scores, dtype=np.float64)
+        if keys.shape != (self.n_items,):
+            raise DataError(f"reorder needs one score an item ({self.n_items}), got shape {keys.shape}")
+        if np.isnan(keys).any():
+            raise DataError(f"the score of {self.describe_item(int(np.isnan(keys).argmax()))} is not a number")
+        return self.take_items(np.lexsort((-keys, self.list_index)), self.offsets)
+
+    def shuffle_items(self, *, seed: int, copies: int = 1) -> ItemLists:
+        """Return every list `copies` times, each time in another random order; copy c of list "7" is named "7~c".
+
+        With one copy the names stay as they are.
+        """
+        rng = np.random.default_rng(seed)
+        shuffled = [self.reorder(rng.random(self.n_items)) for _ in range(copies)]
+        if copies == 1:
+            return shuffled[0]
+        names = [[f"{name}~{copy}" for name in self.list_ids.to_pylist()] for copy in range(copies)]
+        return ItemLists.concat([replace(part, list_ids=ids) for part, ids in zip(shuffled, names, strict=True)])
+
+    def sample_items(self, max_items: int, *, seed: int, keep_positives: bool = True) -> ItemLists:
+        """Return lists of at most `max_items` items, drawn at random and still in base order.
+
+        With `keep_positives` the positive items are the first to be kept, so that a long list does not lose its clicks.
+        """
+        if max_items < 1:
+            raise UsageError(f"max_items must be at least 1, got {max_items}")
+        priority = np.random.default_rng(seed).random(self.n_items)
+        if keep_positives and self.labels is not None:
+            priority += self.labels > 0
+        by_priority = np.lexsort((-priority, self.list_index))
+        kept = np.sort(by_priority[self.positions < max_items])
+        return self.take_items(kept, offsets_from_lengths(np.minimum(self.lengths, max_items)))
+
+    def truncate(self, max_items: int) -> ItemLists:
+        """Return the first `max_items` items of each list."""
+        kept = np.flatnonzero(self.positions < max_items)
+        return self.take_items(kept, offsets_from_lengths(np.minimum(self.lengths, max_items)))
+
+    # Batches
+
+    def batches(self, batch_size: int, *, seed: int | None = None) -> Iterator[Batch]:
+        """Yield every list once, in batches of lists of similar length so that little is padding.
+
+        Without a seed the order is fixed (by length). With one, both the company a list keeps and the order of the
+        batches change with it; lists are then sorted by length only within random pools of 64 batches.
+        """
+        for index in batch_indices(self.lengths, batch_size, seed=seed):
+            yield self.batch(index)
+
+    def batch(self, index: Sequence[int] | IntArray | None = None) -> Batch:
+        """Return the given lists (all if none are named) as one padded batch."""
+        numbers = np.arange(len(self)) if index is None else np.asarray(index, dtype=np.int64)
+        return Batch(lists=self if index is None else self._take(numbers), index=numbers)
+
+    # Checking values
+
+    def checked(self, locate: Callable[[int], str] | None = None) -> ItemLists:
+        """Return these lists after looking at every value; readers call it, with `locate(row)` naming the place.
+
+        Refused: a NaN or infinite number, a negative label, a propensity or probability outside [0, 1], a missing id,
+        and an item id that stands twice in one list.
+        """
+        where = locate or self.describe_item
+        self._check_finite(where)
+        if self.labels is not None and (self.labels < 0).any():
+            row = int((self.labels < 0).argmax())
+            raise DataError(f"{where(row)}: label {self.labels[row]:g} is negative; clicks are 0 or 1, grades 0 and up")
+        for name in ("propensities", "relevance_probability"):
+            values = getattr(self, name)
+            if values is not None and ((values < 0) | (values > 1)).any():
+                row = int(((values < 0) | (values > 1)).argmax())
+                raise DataError(f"{where(row)}: {name} {values[row]:g} is not between 0 and 1")
+        if self.list_ids.null_count:
+            raise DataError(f"list {self.list_ids.is_null().to_numpy(False).argmax()} has no list_id")
+        if self.item_ids.null_count:
+            raise DataError(f"{where(int(self.item_ids.is_null().to_numpy(False).argmax()))}: the item has no item_id")
+        duplicate = self._first_duplicate()
+        if duplicate is not None:
+            item, name = self.item_ids[duplicate].as_py(), self.list_ids[int(self.list_index[duplicate])].as_py()
+            raise DataError(f"{where(duplicate)}: item {item!r} stands twice in list {name!r}")
+        return self
+
+    def describe_item(self, row: int) -> str:
+        """Name an item by its list and base position, for error messages."""
+        q = int(np.searchsorted(self.offsets, row, side="right")) - 1
+        return f"list {self.list_ids[q].as_py()!r}, item {row - int(self.offsets[q])}"
+
+    def _check_finite(self, where: Callable[[int], str]) -> None:
+        for start in range(0, self.n_items, 65536):  # in blocks: the mask of a large matrix would be large too
+            finite = np.isfinite(self.features[start : start + 65536])
+            if not finite.all():
+                row, column = np.argwhere(~finite)[0]
+                value, name = self.features[start + row, column], self.feature_names[column]
+                raise DataError(
+                    f"{where(start + int(row))}: feature {name!r} is {value:g}; every feature must be finite"
+                )
+        for field_name in ("labels", "relevance"):
+            values = getattr(self, field_name)
+            if values is not None and not np.isfinite(values).all():
+                row = int((~np.isfinite(values)).argmax())
+                raise DataError(f"{where(row)}: {field_name} hold {values[row]:g}; every one must be finite")
+        for name, values in self.context.items():
+            if isinstance(values, np.ndarray) and not np.isfinite(values).all():
+                q = int((~np.isfinite(values)).argmax())
+                raise DataError(f"list {self.list_ids[q].as_py()!r}: context column {name!r} is {values[q]:g}")
+
+    def _first_duplicate(self) -> int | None:
+        """Return the row of the first item whose id stands earlier in its own list."""
+        codes = self.item_ids.dictionary_encode().indices.to_numpy(zero_copy_only=False)
+        keys = self.list_index * (int(codes.max(initial=0)) + 1) + codes
+        order = np.argsort(keys, kind="stable")
+        repeats = order[1:][keys[order[1:]] == keys[order[:-1]]]
+        return int(repeats.min()) if len(repeats) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some lists, padded to the longest of them on demand; `mask` is True for a real item."""
+
+    lists: ItemLists
+    """The lists of this batch, ragged, with all their columns."""
+    index: IntArray
+    """(B,) their numbers in the lists that the batch was taken from."""
+
+    def __len__(self) -> int:
+        return len(self.lists)
+
+    @cached_property
+    def mask(self) -> BoolArray:
+        """(B, N) True for a real item, False for padding."""
+        return np.arange(self.n_slots) < self.lists.lengths[:, None]
+
+    @property
+    def n_slots(self) -> int:
+        """N, the number of items of the longest list."""
+        return int(self.lists.lengths.max(initial=0))
+
+    @cached_property
+    def features(self) -> FloatArray:
+        """(B, N, F) raw dense columns; padding is 0."""
+        return self.pad(self.lists.features)
+
+    @cached_property
+    def labels(self) -> FloatArray:
+        """(B, N) labels; padding is 0. Lists without labels raise a DataError."""
+        if self.lists.labels is None:
+            raise DataError("these lists have no labels")
+        return self.pad(self.lists.labels)
+
+    def pad(self, values: npt.NDArray[Any], fill: float = 0) -> npt.NDArray[Any]:
+        """Return per-item values (T, …) of `self.lists` as (B, N, …)."""
+        padded = np.full((len(self), self.n_slots, *values.shape[1:]), fill, dtype=values.dtype)
+        padded[self.mask] = values  # row-major order of the mask is the order of the items
+        return padded
+
+
+def batch_indices(lengths: IntArray, batch_size: int, *, seed: int | None = None) -> list[IntArray]:
+    """Return the lists of each batch, as `ItemLists.batches` forms them."""
+    if batch_size < 1:
+        raise UsageError(f"batch_size must be at least 1, got {batch_size}")
+    if seed is None:
+        order = np.argsort(lengths, kind="stable")
+        return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(lengths))
+    pool = 64 * batch_size
+    batches = []
+    for start in range(0, len(order), pool):
+        members = order[start : start + pool]
+        members = members[np.argsort(lengths[members], kind="stable")]
+        batches += [members[at : at + batch_size] for at in range(0, len(members), batch_size)]
+    return [batches[number] for number in rng.permutation(len(batches))]
+
+
+def padding_share(lengths: IntArray, batches: Sequence[IntArray]) -> float:
+    """Return the share of padded cells over all batches: 0 means that no cell is wasted."""
+    cells = sum(len(index) * int(lengths[index].max(initial=0)) for index in batches)
+    return 1 - int(lengths.sum()) / cells if cells else 0.0
+
+
+def offsets_from_lengths(lengths: IntArray) -> IntArray:
+    """Return the (Q + 1,) offsets of lists with these lengths."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def default_feature_names(n: int) -> tuple[str, ...]:
+    """Return `f1` … `fn`: LETOR counts its features from 1."""
+    return tuple(f"f{number}" for number in range(1, n + 1))
+
+
+def as_strings(values: Any) -> Strings:
+    """Return any sequence of text as a compact column."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
+    if isinstance(values, pa.Array):
+        return values if values.type == pa.large_string() else values.cast(pa.large_string())
+    if isinstance(values, np.ndarray):
+        values = values.tolist()
+    try:
+        return pa.array(values, type=pa.large_string())
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise DataError(f"ids and categories must be text: {error}") from error
+
+
+def numbers_as_strings(values: IntArray) -> Strings:
+    """Return whole numbers as text."""
+    return pa.array(values).cast(pa.large_string())
+
+
+def _checked_offsets(offsets: npt.ArrayLike, n_items: int) -> IntArray:
+    checked = np.ascontiguousarray(offsets, dtype=np.int64)
+    if checked.ndim != 1 or not len(checked) or checked[0] != 0 or checked[-1] != n_items:
+        raise DataError(f"offsets must run from 0 to the number of items, {n_items}")
+    if (np.diff(checked) < 0).any():
+        raise DataError("offsets must not fall")
+    return checked
+
+
+def _as_context(values: Any) -> Any:
+    """Return numbers as float64 and everything else as text."""
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return as_strings(values)
+    array = np.asarray(values)
+    return array.astype(np.float64) if array.dtype.kind in "biuf" else as_strings(values)
+
+
+def _take(values: Any, rows: IntArray) -> Any:
+    return values.take(pa.array(rows)) if isinstance(values, pa.Array) else values[rows]
+
+
+def _concat(columns: list[Any]) -> Any:
+    return pa.concat_arrays(columns) if isinstance(columns[0], pa.Array) else np.concatenate(columns)
+
+
+def _column_difference(a: ItemLists, b: ItemLists) -> str:
+    """Say in words how the columns of two ItemLists differ; empty if they do not."""
+    if a.feature_names != b.feature_names:
+        if a.n_features != b.n_features:
+            return f"{b.n_features} features instead of {a.n_features}"
+        wrong = next(pair for pair in zip(a.feature_names, b.feature_names, strict=True) if pair[0] != pair[1])
+        return f"feature {wrong[1]!r} where {wrong[0]!r} should be"
+    for axis in ("item", "list"):
+        names_a, names_b = ({name: type(values) for name, values in x._columns(axis)} for x in (a, b))
+        if names_a != names_b:
+            return f"columns {sorted(names_b)} instead of {sorted(names_a)}"
+    return ""

@@ -1,0 +1,1 @@
+"""Metrics, their intervals, and the tables made of them."""
