@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,6 +22,7 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 Strings: TypeAlias = "pa.LargeStringArray"
 """A column of text: compact, and any entry may be missing (null)."""
+StringsLike: TypeAlias = "Sequence[str | None] | npt.NDArray[Any] | Strings"
 
 _PER_ITEM = {"axis": "item"}
 _PER_LIST = {"axis": "list"}
@@ -35,7 +36,7 @@ class Split(NamedTuple):
     test: ItemLists
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class ItemLists:
     """Lists of any length, in base order: position 0 is what the base ranker put first.
 
@@ -54,42 +55,54 @@ class ItemLists:
     """(T, F) dense columns, raw: normalisation belongs to the model."""
     offsets: IntArray
     """(Q + 1,) where each list begins; the last entry is T."""
-    labels: FloatArray | None = field(default=None, metadata=_PER_ITEM)
+    labels: FloatArray | None = field(metadata=_PER_ITEM)
     """(T,) clicks or grades, or None when nobody has seen the lists yet."""
-    list_ids: Strings = field(default=None, metadata=_PER_LIST)
+    list_ids: Strings = field(metadata=_PER_LIST)
     """(Q,) names of the lists; their numbers if none are given."""
-    item_ids: Strings = field(default=None, metadata=_PER_ITEM)
+    item_ids: Strings = field(metadata=_PER_ITEM)
     """(T,) names of the items, unique within a list; their base positions if none are given."""
-    feature_names: tuple[str, ...] = ()
+    feature_names: tuple[str, ...]
     """(F,) names of the dense columns; `f1`, `f2`, … if none are given."""
-    categorical: Mapping[str, Strings] = field(default_factory=dict, metadata=_PER_ITEM)
+    categorical: Mapping[str, Strings] = field(metadata=_PER_ITEM)
     """Text columns, one value an item."""
-    context: Mapping[str, Any] = field(default_factory=dict, metadata=_PER_LIST)
+    context: Mapping[str, Any] = field(metadata=_PER_LIST)
     """Columns with one value a list: text (Strings) or numbers (float64)."""
-    propensities: FloatArray | None = field(default=None, metadata=_PER_ITEM)
+    propensities: FloatArray | None = field(metadata=_PER_ITEM)
     """(T,) the probability with which the logging policy showed what it showed."""
-    relevance: FloatArray | None = field(default=None, metadata=_PER_ITEM)
+    relevance: FloatArray | None = field(metadata=_PER_ITEM)
     """(T,) grades behind simulated clicks: what the simulated user knows and no ranker may see."""
-    relevance_probability: FloatArray | None = field(default=None, metadata=_PER_ITEM)
+    relevance_probability: FloatArray | None = field(metadata=_PER_ITEM)
     """(T,) the true probability that an item is relevant, known for generated lists only and never a feature."""
 
-    def __post_init__(self) -> None:
-        set_field = object.__setattr__  # the dataclass is frozen for everyone else
-        features = np.ascontiguousarray(self.features, dtype=np.float32)
-        if features.ndim != 2:
-            raise DataError(f"features must be (items, columns), got shape {features.shape}")
-        set_field(self, "features", features)
-        set_field(self, "offsets", _checked_offsets(self.offsets, len(features)))
-        for name in ("labels", "propensities", "relevance", "relevance_probability"):
-            values = getattr(self, name)
-            set_field(self, name, None if values is None else np.ascontiguousarray(values, dtype=np.float32))
-        list_ids = numbers_as_strings(np.arange(len(self))) if self.list_ids is None else self.list_ids
-        item_ids = numbers_as_strings(self.positions) if self.item_ids is None else self.item_ids
-        set_field(self, "list_ids", as_strings(list_ids))
-        set_field(self, "item_ids", as_strings(item_ids))
-        set_field(self, "feature_names", tuple(self.feature_names) or default_feature_names(features.shape[1]))
-        set_field(self, "categorical", {name: as_strings(values) for name, values in self.categorical.items()})
-        set_field(self, "context", {name: _as_context(values) for name, values in self.context.items()})
+    def __init__(
+        self,
+        features: npt.ArrayLike,
+        offsets: npt.ArrayLike,
+        labels: npt.ArrayLike | None = None,
+        list_ids: StringsLike | None = None,
+        item_ids: StringsLike | None = None,
+        feature_names: Sequence[str] = (),
+        categorical: Mapping[str, StringsLike] | None = None,
+        context: Mapping[str, Any] | None = None,
+        propensities: npt.ArrayLike | None = None,
+        relevance: npt.ArrayLike | None = None,
+        relevance_probability: npt.ArrayLike | None = None,
+    ) -> None:
+        """Take anything array-like; float32 features and large Arrow strings are kept without a copy."""
+        set_field = partial(object.__setattr__, self)  # the dataclass is frozen for everyone else
+        set_field("features", np.ascontiguousarray(features, dtype=np.float32))
+        if self.features.ndim != 2:
+            raise DataError(f"features must be (items, columns), got shape {self.features.shape}")
+        set_field("offsets", _checked_offsets(offsets, self.n_items))
+        set_field("labels", _as_floats(labels))
+        set_field("list_ids", as_strings(numbers_as_strings(np.arange(len(self))) if list_ids is None else list_ids))
+        set_field("item_ids", as_strings(numbers_as_strings(self.positions) if item_ids is None else item_ids))
+        set_field("feature_names", tuple(feature_names) or default_feature_names(self.n_features))
+        set_field("categorical", {name: as_strings(values) for name, values in (categorical or {}).items()})
+        set_field("context", {name: _as_context(values) for name, values in (context or {}).items()})
+        set_field("propensities", _as_floats(propensities))
+        set_field("relevance", _as_floats(relevance))
+        set_field("relevance_probability", _as_floats(relevance_probability))
         self._check_shapes()
 
     def _check_shapes(self) -> None:
@@ -156,6 +169,10 @@ class ItemLists:
             return self._slice(start, max(start, stop))
         index = np.arange(len(self))[which]  # NumPy's rules and NumPy's IndexError
         return self._take(np.atleast_1d(index))
+
+    def __iter__(self) -> Iterator[ItemLists]:
+        """Yield each list by itself."""
+        return (self._slice(q, q + 1) for q in range(len(self)))
 
     def _slice(self, start: int, stop: int) -> ItemLists:
         """Neighbouring lists, without a copy."""
@@ -456,6 +473,10 @@ def _checked_offsets(offsets: npt.ArrayLike, n_items: int) -> IntArray:
     if (np.diff(checked) < 0).any():
         raise DataError("offsets must not fall")
     return checked
+
+
+def _as_floats(values: npt.ArrayLike | None) -> FloatArray | None:
+    return None if values is None else np.ascontiguousarray(values, dtype=np.float32)
 
 
 def _as_context(values: Any) -> Any:
