@@ -1,0 +1,243 @@
+"""How good a slate is, given labels: MAP, NDCG, precision, MRR, rank-gain and clicks, one value a list.
+
+Every function is `f(slates, labels, *, mask, k=None)`: slates (B, K) are indices into each list, -1 in a slot without
+an item; labels (B, N) are clicks or grades; mask (B, N) is True for a real item. Only the first k slots count. An item
+is positive when its label is above 0. An item that is not on the slate was not retrieved: it still counts in the number
+of positives and in the ideal DCG, as in trec_eval, whose MAP, NDCG, P and MRR these are.
+
+A list without positives (an empty list is one) has no MAP, NDCG, P or MRR; the caller says what stands in:
+"skip" is NaN, which every mean leaves out, "zero" and "one" are the numbers. Its rank-gain and its clicks are defined,
+and 0: the paper averages rank-gain over all lists, and a slate that nobody clicked is a result, not a gap in the data.
+
+The paper (section 4) does not say which gain its NDCG has. Here it is linear, the label itself, unless "exponential" is
+asked for (2^label - 1); for clicks the two are the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from seq2slate.data.lists import BoolArray, IntArray
+from seq2slate.data.ranker import complete_slates, slot_of_item
+from seq2slate.errors import UsageError
+
+Values: TypeAlias = npt.NDArray[np.float64]
+"""One number a list, or one an item."""
+Labels: TypeAlias = npt.NDArray[Any]
+"""(B, N) clicks or grades, of any numeric type."""
+NoPositives: TypeAlias = Literal["skip", "zero", "one"]
+"""What a list without positives is worth: NaN, 0 or 1."""
+Gain: TypeAlias = Literal["linear", "exponential"]
+"""What an item of label l adds to the DCG before the discount: l, or 2^l - 1."""
+
+_STAND_IN = {"skip": np.nan, "zero": 0.0, "one": 1.0}
+
+
+def average_precision(
+    slates: IntArray, labels: Labels, *, mask: BoolArray, k: int | None = None, no_positives: NoPositives = "skip"
+) -> Values:
+    """Return the mean, over all positives of a list, of the precision at the slot of each; 0 for one not on the slate.
+
+    >>> import numpy as np
+    >>> mask = np.ones((1, 4), dtype=bool)
+    >>> float(average_precision(np.array([[2, 0, 1, 3]]), np.array([[0, 1, 1, 0]]), mask=mask)[0]) == (1/1 + 2/3) / 2
+    True
+    """
+    hits = _at_slots(labels, slates, mask, k) > 0
+    precision_at_slot = hits.cumsum(axis=1) / np.arange(1, hits.shape[1] + 1)
+    n_positives = _count_positives(labels, mask)
+    total = (precision_at_slot * hits).sum(axis=1)
+    return _with_stand_in(total / np.maximum(n_positives, 1), n_positives, no_positives)
+
+
+def ndcg(
+    slates: IntArray,
+    labels: Labels,
+    *,
+    mask: BoolArray,
+    k: int | None = None,
+    gain: Gain = "linear",
+    no_positives: NoPositives = "skip",
+) -> Values:
+    """Return the discounted gain of the slate over that of the best order of all the items of the list.
+
+    Slot j (from 1) is discounted by log2(j + 1).
+
+    >>> import numpy as np
+    >>> mask = np.ones((1, 3), dtype=bool)
+    >>> ndcg(np.array([[0, 1, 2]]), np.array([[0, 1, 0]]), mask=mask, k=2) == 1 / np.log2(3)
+    array([ True])
+    """
+    n_positives = _count_positives(labels, mask)
+    gains = _gains(np.where(mask, labels, 0), gain)
+    ideal = _discounted_sum(-np.sort(-gains, axis=1)[:, :k])
+    found = _discounted_sum(_at_slots(gains, slates, mask, k))
+    return _with_stand_in(found / np.where(n_positives > 0, ideal, 1), n_positives, no_positives)
+
+
+def precision(
+    slates: IntArray, labels: Labels, *, mask: BoolArray, k: int | None = None, no_positives: NoPositives = "skip"
+) -> Values:
+    """Return the share of positives in the first k slots, where an empty slot is a miss, or, without k, on the slate.
+
+    >>> import numpy as np
+    >>> float(precision(np.array([[1, 0]]), np.array([[0, 1]]), mask=np.ones((1, 2), dtype=bool), k=5)[0])
+    0.2
+    """
+    n_hits = (_at_slots(labels, slates, mask, k) > 0).sum(axis=1)
+    n_slots = np.maximum((slates >= 0).sum(axis=1), 1) if k is None else k
+    return _with_stand_in(n_hits / n_slots, _count_positives(labels, mask), no_positives)
+
+
+def reciprocal_rank(
+    slates: IntArray, labels: Labels, *, mask: BoolArray, k: int | None = None, no_positives: NoPositives = "skip"
+) -> Values:
+    """Return 1 over the slot (from 1) of the first positive; 0 if none is on the slate.
+
+    >>> import numpy as np
+    >>> float(reciprocal_rank(np.array([[0, 1]]), np.array([[0, 1]]), mask=np.ones((1, 2), dtype=bool))[0])
+    0.5
+    """
+    hits = _at_slots(labels, slates, mask, k) > 0
+    inverse_slots = 1 / np.arange(1, hits.shape[1] + 1)
+    return _with_stand_in((hits * inverse_slots).max(axis=1, initial=0), _count_positives(labels, mask), no_positives)
+
+
+def rank_gain(slates: IntArray, labels: Labels, *, mask: BoolArray, k: int | None = None) -> Values:
+    """Return by how many positions the positives moved up, all together (paper, section 4.1); 0 without positives.
+
+    The items that are not on the slate, or beyond its first k slots, follow in base order.
+
+    >>> import numpy as np
+    >>> float(rank_gain(np.array([[2]]), np.array([[1, 0, 1]]), mask=np.ones((1, 3), dtype=bool))[0])  # +2 and -1
+    1.0
+    """
+    new_positions = slot_of_item(complete_slates(slates[:, :k], mask), mask)
+    moved_up = np.arange(mask.shape[1]) - new_positions
+    gained: Values = (moved_up * _positives(labels, mask)).sum(axis=1, dtype=np.float64)
+    return gained
+
+
+def clicks(slates: IntArray, labels: Labels, *, mask: BoolArray, k: int | None = None) -> Values:
+    """Return the sum of the labels on the slate: for clicks, how many; 0 without positives.
+
+    >>> import numpy as np
+    >>> float(clicks(np.array([[1, 0, 2]]), np.array([[1, 0, 1]]), mask=np.ones((1, 3), dtype=bool), k=2)[0])
+    1.0
+    """
+    total: Values = _at_slots(labels, slates, mask, k).sum(axis=1)
+    return total
+
+
+METRICS: Mapping[str, Callable[..., Values]] = MappingProxyType(
+    {
+        "MAP": average_precision,
+        "MRR": reciprocal_rank,
+        "NDCG": partial(ndcg, gain="linear"),
+        "NDCG-exp": partial(ndcg, gain="exponential"),
+        "P": precision,
+        "rank-gain": rank_gain,
+        "clicks": clicks,
+    }
+)
+"""Every metric by the name that a `Measure` has."""
+
+_DEFINED_WITHOUT_POSITIVES = frozenset({"rank-gain", "clicks"})
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A metric and its cut: it parses, prints, hashes, and measures slates.
+
+    >>> measure = Measure.parse("ndcg@10")
+    >>> print(measure, measure == Measure("NDCG", 10))
+    NDCG@10 True
+    >>> import numpy as np
+    >>> measure(np.array([[1, 0]]), np.array([[0, 1]]), mask=np.ones((1, 2), dtype=bool))
+    array([1.])
+    """
+
+    name: str
+    """A name in METRICS."""
+    k: int | None = None
+    """How many slots count; all if None."""
+
+    def __post_init__(self) -> None:
+        if self.name not in METRICS:
+            raise UsageError(f"unknown measure {self.name!r}; {_known_measures()}")
+        if self.k is not None and self.k < 1:
+            raise UsageError(f"{self}: a measure needs at least one slot")
+
+    @classmethod
+    def parse(cls, text: str) -> Measure:
+        """Read "NDCG@10" or "map"; upper and lower case are the same."""
+        match = re.fullmatch(r"\s*([a-z-]+)(?:@([0-9]+))?\s*", text, flags=re.IGNORECASE)
+        names = {name.lower(): name for name in METRICS}
+        if match is None or match[1].lower() not in names:
+            raise UsageError(f"unknown measure {text!r}; {_known_measures()}")
+        return cls(names[match[1].lower()], None if match[2] is None else int(match[2]))
+
+    def __str__(self) -> str:
+        return self.name if self.k is None else f"{self.name}@{self.k}"
+
+    @property
+    def needs_positives(self) -> bool:
+        """Whether a list without positives has no value of its own, so that `no_positives` decides."""
+        return self.name not in _DEFINED_WITHOUT_POSITIVES
+
+    def __call__(
+        self, slates: IntArray, labels: Labels, *, mask: BoolArray, no_positives: NoPositives = "skip"
+    ) -> Values:
+        """Return the value of each list (B,)."""
+        options = {"no_positives": no_positives} if self.needs_positives else {}
+        return METRICS[self.name](slates, labels, mask=mask, k=self.k, **options)
+
+
+DEFAULT_MEASURES = (Measure("MAP"), Measure("NDCG", 5), Measure("NDCG", 10), Measure("rank-gain"))
+"""The columns of the paper's tables."""
+
+
+def _known_measures() -> str:
+    return f"known are {', '.join(METRICS)}, each with or without a cut, as in NDCG@10"
+
+
+def _positives(labels: Labels, mask: BoolArray) -> BoolArray:
+    return (labels > 0) & mask
+
+
+def _count_positives(labels: Labels, mask: BoolArray) -> IntArray:
+    counts: IntArray = _positives(labels, mask).sum(axis=1)
+    return counts
+
+
+def _at_slots(values: Labels, slates: IntArray, mask: BoolArray, k: int | None) -> Values:
+    """Return the values (B, N) of the items in the first k slots; 0 in a slot without an item."""
+    real = np.where(mask, values, 0).astype(np.float64)
+    with_nothing = np.pad(real, ((0, 0), (0, 1)))  # NO_ITEM, -1, reads the zero in the last column
+    return np.take_along_axis(with_nothing, slates[:, :k], axis=1)
+
+
+def _gains(labels: Labels, gain: Gain) -> Values:
+    if gain not in get_args(Gain):
+        raise UsageError(f"gain must be one of {', '.join(get_args(Gain))}; got {gain!r}")
+    values = labels.astype(np.float64)
+    return values if gain == "linear" else np.exp2(values) - 1
+
+
+def _discounted_sum(gains: Values) -> Values:
+    discounts = 1 / np.log2(np.arange(2, gains.shape[1] + 2))
+    return gains @ discounts
+
+
+def _with_stand_in(values: Values, n_positives: IntArray, no_positives: NoPositives) -> Values:
+    if no_positives not in _STAND_IN:
+        raise UsageError(f"no_positives must be one of {', '.join(_STAND_IN)}; got {no_positives!r}")
+    return np.where(n_positives > 0, values, _STAND_IN[no_positives])
