@@ -110,7 +110,9 @@ def test_rank_gain_of_a_truncated_slate_goes_on_in_base_order() -> None:
     # slate 4 2, then 0 1 3:  item 1 falls from position 1 to 3: -2;  item 4 rises from 4 to 0: +4
     labels, mask = np.array([[0, 1, 0, 0, 1]]), np.ones((1, 5), dtype=bool)
     assert rank_gain(np.array([[4, 2]]), labels, mask=mask).tolist() == [-2 + 4]
-    assert rank_gain(np.array([[4, 2, 3, 1, 0]]), labels, mask=mask, k=2).tolist() == [-2 + 4]
+    longer = np.array([[4, 2, 1, 3, 0]])
+    assert rank_gain(longer, labels, mask=mask, k=2).tolist() == [-2 + 4]
+    assert rank_gain(longer, labels, mask=mask).tolist() == [-1 + 4]
 
 
 def test_the_mixed_batch() -> None:

@@ -1,9 +1,9 @@
 """How good a slate is, given labels: MAP, NDCG, precision, MRR, rank-gain and clicks, one value a list.
 
 Every function is `f(slates, labels, *, mask, k=None)`: slates (B, K) are indices into each list, -1 in a slot without
-an item; labels (B, N) are clicks or grades; mask (B, N) is True for a real item. Only the first k slots count. An item
-is positive when its label is above 0. An item that is not on the slate was not retrieved: it still counts in the number
-of positives and in the ideal DCG, as in trec_eval, whose MAP, NDCG, P and MRR these are.
+an item; labels (B, N) are clicks or grades; mask (B, N) is True for a real item, and a slate names no others. Only the
+first k slots count. An item is positive when its label is above 0. An item that is not on the slate was not retrieved:
+it still counts in the number of positives and in the ideal DCG, as in trec_eval, whose MAP, NDCG, P and MRR these are.
 
 A list without positives (an empty list is one) has no MAP, NDCG, P or MRR; the caller says what stands in:
 "skip" is NaN, which every mean leaves out, "zero" and "one" are the numbers. Its rank-gain and its clicks are defined,
@@ -51,7 +51,7 @@ def average_precision(
     >>> float(average_precision(np.array([[2, 0, 1, 3]]), np.array([[0, 1, 1, 0]]), mask=mask)[0]) == (1/1 + 2/3) / 2
     True
     """
-    hits = _at_slots(labels, slates, mask, k) > 0
+    hits = _at_slots(labels, slates, k) > 0
     precision_at_slot = hits.cumsum(axis=1) / np.arange(1, hits.shape[1] + 1)
     n_positives = _count_positives(labels, mask)
     total = (precision_at_slot * hits).sum(axis=1)
@@ -79,7 +79,7 @@ def ndcg(
     n_positives = _count_positives(labels, mask)
     gains = _gains(np.where(mask, labels, 0), gain)
     ideal = _discounted_sum(-np.sort(-gains, axis=1)[:, :k])
-    found = _discounted_sum(_at_slots(gains, slates, mask, k))
+    found = _discounted_sum(_at_slots(gains, slates, k))
     return _with_stand_in(found / np.where(n_positives > 0, ideal, 1), n_positives, no_positives)
 
 
@@ -92,7 +92,7 @@ def precision(
     >>> float(precision(np.array([[1, 0]]), np.array([[0, 1]]), mask=np.ones((1, 2), dtype=bool), k=5)[0])
     0.2
     """
-    n_hits = (_at_slots(labels, slates, mask, k) > 0).sum(axis=1)
+    n_hits = (_at_slots(labels, slates, k) > 0).sum(axis=1)
     n_slots = np.maximum((slates >= 0).sum(axis=1), 1) if k is None else k
     return _with_stand_in(n_hits / n_slots, _count_positives(labels, mask), no_positives)
 
@@ -106,7 +106,7 @@ def reciprocal_rank(
     >>> float(reciprocal_rank(np.array([[0, 1]]), np.array([[0, 1]]), mask=np.ones((1, 2), dtype=bool))[0])
     0.5
     """
-    hits = _at_slots(labels, slates, mask, k) > 0
+    hits = _at_slots(labels, slates, k) > 0
     inverse_slots = 1 / np.arange(1, hits.shape[1] + 1)
     return _with_stand_in((hits * inverse_slots).max(axis=1, initial=0), _count_positives(labels, mask), no_positives)
 
@@ -133,7 +133,7 @@ def clicks(slates: IntArray, labels: Labels, *, mask: BoolArray, k: int | None =
     >>> float(clicks(np.array([[1, 0, 2]]), np.array([[1, 0, 1]]), mask=np.ones((1, 3), dtype=bool), k=2)[0])
     1.0
     """
-    total: Values = _at_slots(labels, slates, mask, k).sum(axis=1)
+    total: Values = _at_slots(labels, slates, k).sum(axis=1)
     return total
 
 
@@ -218,10 +218,9 @@ def _count_positives(labels: Labels, mask: BoolArray) -> IntArray:
     return counts
 
 
-def _at_slots(values: Labels, slates: IntArray, mask: BoolArray, k: int | None) -> Values:
+def _at_slots(values: Labels, slates: IntArray, k: int | None) -> Values:
     """Return the values (B, N) of the items in the first k slots; 0 in a slot without an item."""
-    real = np.where(mask, values, 0).astype(np.float64)
-    with_nothing = np.pad(real, ((0, 0), (0, 1)))  # NO_ITEM, -1, reads the zero in the last column
+    with_nothing = np.pad(values.astype(np.float64), ((0, 0), (0, 1)))  # NO_ITEM, -1, reads the last column: 0
     return np.take_along_axis(with_nothing, slates[:, :k], axis=1)
 
 
