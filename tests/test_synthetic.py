@@ -232,6 +232,19 @@ def test_a_place_means_nothing_by_itself() -> None:
     assert (np.abs(means) < 4 / np.sqrt(len(lists))).all()
 
 
+def test_the_most_relevant_items_resemble_each_other() -> None:
+    """Half of all pairs are similar by definition; so would be half of those at the top if topics did not matter."""
+    lists, similar_at_top = web30k_like(), []
+    probability = probability_of(lists)
+    for first, last in zip(lists.offsets[:-1], lists.offsets[1:], strict=True):
+        distances = squareform(pdist(lists.features[first:last]))
+        top = np.argsort(-probability[first:last])[:10]
+        similar = distances <= np.median(squareform(distances))
+        similar_at_top.append(similar[top[:, None], top][np.triu_indices(10, 1)].mean())
+    assert np.mean(similar_at_top) - 0.5 > 4 * np.std(similar_at_top) / np.sqrt(len(lists))
+    assert np.mean(similar_at_top) > 0.56
+
+
 # Columns
 
 
