@@ -13,7 +13,7 @@ from ir_measures import AP, RR, P, Qrel, ScoredDoc, nDCG
 
 from seq2slate.data.lists import BoolArray, IntArray
 from seq2slate.errors import UsageError
-from seq2slate.evaluation.metrics import METRICS, Gain, Measure, NoPositives, Values, ndcg, precision, rank_gain
+from seq2slate.metrics import METRICS, Gain, Measure, NoPositives, Values, ndcg, precision, rank_gain
 
 REFERENCES = {"MAP": AP, "MRR": RR, "NDCG": nDCG, "P": P}
 
