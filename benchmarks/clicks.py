@@ -1,0 +1,103 @@
+"""How fast the simulated users click: diverse-clicks on lists of 25 items with 136 features, against obvious loops.
+
+The obvious loop goes through lists, pairs and slots in plain Python, with `math.dist` for the distance of a pair; it is
+the one that the tests compare with. The other loop takes the pairs of a list from NumPy and is otherwise the same.
+Run with `python -m benchmarks.clicks`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from seq2slate.data.clicks import DiverseUser, label_log
+from seq2slate.data.lists import ItemLists
+from tests import reference_clicks
+from tests.reference_clicks import Row, SimilarPairs
+
+N_ITEMS, N_FEATURES = 25, 136
+REPEATS = 5
+BAR = 10.0
+"""How many times faster than the obvious loop the simulation has to be."""
+
+
+def run(n_lists: int = 500) -> list[dict[str, float | str]]:
+    """Return the best lists per second of each way, measured in turns so that a busy moment hits all of them."""
+    lists = make_lists(n_lists)
+    ways: dict[str, Callable[[], list[float]]] = {
+        "seq2slate": lambda: label_by_package(lists),
+        "obvious loop": partial(label_by_loop, lists, reference_clicks.similar_pairs),
+        "loop, NumPy distances": partial(label_by_loop, lists, similar_pairs_by_numpy),
+    }
+    clicks = [way() for way in ways.values()]
+    if any(other != clicks[0] for other in clicks):
+        raise AssertionError("the ways disagree about the clicks")
+    best = dict.fromkeys(ways, np.inf)
+    for _ in range(REPEATS):
+        for name, way in ways.items():
+            best[name] = min(best[name], seconds(way))
+    return [
+        {"way": name, "lists_per_second": n_lists / best[name], "speedup": best[name] / best["seq2slate"]}
+        for name in ways
+    ]
+
+
+def make_lists(n_lists: int) -> ItemLists:
+    rng = np.random.default_rng(0)
+    n_items = n_lists * N_ITEMS
+    grades = rng.choice(5, size=n_items, p=[0.548, 0.3, 0.13, 0.016, 0.006])  # the shares of MSLR
+    return ItemLists(rng.normal(size=(n_items, N_FEATURES)), np.arange(n_lists + 1) * N_ITEMS, labels=grades)
+
+
+def label_by_package(lists: ItemLists) -> list[float]:
+    labels = label_log(DiverseUser(), lists, seed=0).labels
+    return [] if labels is None else labels.tolist()
+
+
+def label_by_loop(lists: ItemLists, find_similar: SimilarPairs) -> list[float]:
+    grades = np.zeros(lists.n_items) if lists.labels is None else lists.labels
+    everything = [0.0] * N_ITEMS  # is observed: eta is 0
+    labels: list[float] = []
+    for start, end in zip(lists.offsets[:-1], lists.offsets[1:], strict=True):
+        labels += reference_clicks.clicks(
+            "diverse",
+            lists.features[start:end].tolist(),
+            (grades[start:end] >= 2).tolist(),
+            range(end - start),
+            eta=0.0,
+            observe=everything,
+            decide=everything,
+            find_similar=find_similar,
+        )
+    return labels
+
+
+def similar_pairs_by_numpy(rows: Sequence[Row], q: float) -> set[tuple[int, int]]:
+    features = np.asarray(rows)
+    distances = np.sqrt(((features[:, None] - features) ** 2).sum(axis=-1))
+    first, second = np.triu_indices(len(features), 1)
+    is_similar = distances[first, second] <= np.quantile(distances[first, second], q)
+    return set(zip(first[is_similar].tolist(), second[is_similar].tolist(), strict=True))
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    rows = run()
+    for row in rows:
+        print(f"{row['way']:24}{row['lists_per_second']:10,.0f} lists/s{row['speedup']:8.1f}x slower")
+    speedup = float(rows[1]["speedup"])
+    print(
+        f"{speedup:.1f} times as fast as the obvious loop; the bar is {BAR:g}: {'met' if speedup >= BAR else 'MISSED'}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""Every ranker that needs no fitting through the battery, and broken ones to see that the battery finds them out."""
+
+from dataclasses import dataclass, field
+from itertools import count
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
+from seq2slate.baselines.order import BaseOrder, RandomOrder
+from seq2slate.data.clicks import USERS, make_user
+from seq2slate.data.lists import Batch, IntArray, ItemLists
+from seq2slate.data.ranker import Ranker, slates_from_scores
+from tests.checks import check_ranker, mixed_lists
+
+
+def rankers() -> dict[str, Ranker]:
+    found: dict[str, Ranker] = {"base": BaseOrder(), "random": RandomOrder(seed=3)}
+    for name in USERS:
+        user = make_user(name)
+        found[f"logged {name}"] = LoggedCeiling(user, repeats=40)
+        found[f"shown {name}"] = ShownCeiling(user, k=4, exact_slates=60)
+        found[f"shown {name}, sampled states"] = ShownCeiling(user, k=6, states=4, beam=3, exact_slates=1)
+    return found
+
+
+@pytest.mark.parametrize("name", rankers())
+def test_battery(name: str) -> None:
+    check_ranker(rankers()[name], mixed_lists(seed=1))
+
+
+def test_battery_takes_the_default_ceiling() -> None:
+    check_ranker(ShownCeiling(make_user("diverse")), mixed_lists(seed=2))
+
+
+# The random order
+
+
+def test_random_order_changes_with_the_seed_and_the_list() -> None:
+    lists = ItemLists(np.zeros((40, 1)), [0, 20, 40])
+    first, second = RandomOrder(seed=0).rank(lists.batch())
+    other, _ = RandomOrder(seed=1).rank(lists.batch())
+    assert (first != second).any()
+    assert (first != other).any()
+
+
+def test_random_order_is_fair() -> None:
+    lists = ItemLists(np.zeros((6000, 1)), np.arange(0, 6001, 3))
+    slates = RandomOrder(seed=0).rank(lists.batch())
+    orders, counts = np.unique(slates, axis=0, return_counts=True)
+    assert len(orders) == 6
+    np.testing.assert_allclose(counts / 2000, 1 / 6, atol=4 * np.sqrt(1 / 6 * 5 / 6 / 2000))
+
+
+# The battery itself
+
+
+Doubles = npt.NDArray[np.float64]
+
+
+class Broken:
+    """Sorts by the first feature; subclasses get one thing wrong."""
+
+    def rank(self, batch: Batch, k: int | None = None) -> IntArray:
+        return slates_from_scores(self.scores(batch), batch.mask, k)
+
+    def scores(self, batch: Batch) -> Doubles:
+        return cast(Doubles, batch.features[:, :, 0].astype(np.float64))
+
+
+class IgnoresK(Broken):
+    def rank(self, batch: Batch, k: int | None = None) -> IntArray:
+        return super().rank(batch)
+
+
+class RanksPadding(Broken):
+    def rank(self, batch: Batch, k: int | None = None) -> IntArray:
+        return np.argsort(-self.scores(batch), axis=1, kind="stable")[:, :k]
+
+
+class RepeatsAnItem(Broken):
+    def rank(self, batch: Batch, k: int | None = None) -> IntArray:
+        slates = super().rank(batch, k)
+        slates[:, 1:2] = np.where(slates[:, 1:2] >= 0, slates[:, :1], -1)
+        return slates
+
+
+class StopsEarly(Broken):
+    def rank(self, batch: Batch, k: int | None = None) -> IntArray:
+        slates = super().rank(batch, k)
+        slates[:, 2:] = -1
+        return slates
+
+
+class WritesSmallNumbers(Broken):
+    def rank(self, batch: Batch, k: int | None = None) -> IntArray:
+        return cast(IntArray, super().rank(batch, k).astype(np.int32))
+
+
+class LooksAtItsNeighbours(Broken):
+    def scores(self, batch: Batch) -> Doubles:
+        return cast(Doubles, np.abs(super().scores(batch) - batch.features[:, :, 0].sum()))
+
+
+class CountsPadding(Broken):
+    def scores(self, batch: Batch) -> Doubles:
+        return cast(Doubles, super().scores(batch) * (-1) ** batch.n_slots)
+
+
+class LooksAtThePlaceInTheBatch(Broken):
+    def scores(self, batch: Batch) -> Doubles:
+        return cast(Doubles, super().scores(batch) * (-1.0) ** np.arange(len(batch))[:, None])
+
+
+class ChangesTheFeatures(Broken):
+    def scores(self, batch: Batch) -> Doubles:
+        batch.lists.features[:, 1] = 0
+        return super().scores(batch)
+
+
+class ChangesThePadding(Broken):
+    def scores(self, batch: Batch) -> Doubles:
+        batch.features[:, :, 1] = 0
+        return super().scores(batch)
+
+
+@dataclass
+class ForgetsItsSeed(Broken):
+    calls: "count[int]" = field(default_factory=count)
+
+    def scores(self, batch: Batch) -> Doubles:
+        return cast(Doubles, super().scores(batch) * (-1) ** next(self.calls))
+
+
+class PlansForK(Broken):
+    def rank(self, batch: Batch, k: int | None = None) -> IntArray:
+        return slates_from_scores(self.scores(batch) * (1 if k is None else -1), batch.mask, k)
+
+
+class DiesOfAnEmptyList(Broken):
+    def scores(self, batch: Batch) -> Doubles:
+        return cast(Doubles, super().scores(batch) - batch.features[:, :, 0].max(axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (IgnoresK, "must have shape"),
+        (RanksPadding, "slots after the last item must be -1; list 'empty' of 0 items"),
+        (RepeatsAnItem, "an item stands twice; list 'no positives'"),
+        (StopsEarly, "slots must hold real items; list 'no positives'"),
+        (WritesSmallNumbers, "must be int64, got int32"),
+        (LooksAtItsNeighbours, "alone, k=.*is ranked"),
+        (CountsPadding, "(alone|with less padding), k=.*is ranked"),
+        (LooksAtThePlaceInTheBatch, "(alone|in another order), k=.*is ranked"),
+        (ChangesTheFeatures, "rank changed its input: features"),
+        (ChangesThePadding, "rank changed its input: batch.features"),
+        (ForgetsItsSeed, "a second call: list .* is ranked"),
+        (PlansForK, "k=1 instead of all slots: list 'no positives' of 5 items is ranked"),
+    ],
+)
+def test_battery_finds_out(broken: type[Broken], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_ranker(broken(), mixed_lists(seed=4))
+
+
+def test_battery_tries_an_empty_list_alone() -> None:
+    with pytest.raises(ValueError, match="zero-size array"):
+        check_ranker(DiesOfAnEmptyList(), mixed_lists(seed=4))
+
+
+def test_battery_takes_the_unbroken_and_those_that_plan_for_k() -> None:
+    check_ranker(Broken(), mixed_lists(seed=4))
+    check_ranker(PlansForK(), mixed_lists(seed=4), prefix=False)
+
+
+def test_battery_compares_what_was_saved() -> None:
+    check_ranker(RandomOrder(seed=1), mixed_lists(seed=4), save_load=lambda ranker: RandomOrder(seed=1))
+    with pytest.raises(AssertionError, match=r"save and load: list .* is ranked"):
+        check_ranker(RandomOrder(seed=1), mixed_lists(seed=4), save_load=lambda ranker: RandomOrder(seed=2))
+
+
+def test_battery_asks_for_the_hard_lists() -> None:
+    with pytest.raises(AssertionError, match="need an empty one"):
+        check_ranker(BaseOrder(), ItemLists(np.zeros((3, 1)), [0, 1, 3]))
