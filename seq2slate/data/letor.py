@@ -1,0 +1,299 @@
+"""LETOR / SVMlight text, plain or gzip: `label qid:… 1:… 2:… # comment`.
+
+scikit-learn is the parser. It is fed with chunks of whole lines, so that memory stays near the size of the result, and
+so that a chunk it refuses can be walked line by line to say which line is wrong and why. Query ids may be any text.
+
+A comment that begins with `docid = X` (or `item_id = X`) names the item; what it says beyond that is kept in a
+categorical column `comment`, and written back. A number too large for float32 becomes the largest float32: Istella
+marks what is missing with 1.79769313486232e+308, which is too large even for float64.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from functools import partial
+from io import BytesIO
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from sklearn.datasets import load_svmlight_file
+
+from seq2slate.data.lists import (
+    FloatArray,
+    IntArray,
+    ItemLists,
+    Strings,
+    default_feature_names,
+    numbers_as_strings,
+)
+from seq2slate.data.text import AnyPath, line_chunks, text_writer
+from seq2slate.errors import DataError
+
+COMMENT = "comment"
+"""The categorical column that holds the comments."""
+
+_CHUNK_BYTES = 16 * 2**20
+_ROWS_AT_ONCE = 4096
+# Every line with data: its qid, and what stands after the first `#`.
+_ITEM = re.compile(rb"^[^\S\n]*[^\s#]+[^\S\n]+qid:([^\s#]+)[^#\n]*(?:#(.*))?$", re.MULTILINE)
+_WORD = re.compile(rb":[^\s\d]*(?:nan|inf)", re.IGNORECASE)
+_LARGEST = np.finfo(np.float32).max
+_DOCID = re.compile(rb"\s*(?:docid|item_id)\s*=\s*(\S+)")
+
+
+class _Block(NamedTuple):
+    """The items of one chunk."""
+
+    features: FloatArray  # as wide as the highest index in the chunk
+    labels: FloatArray
+    qids: Strings
+    item_ids: Strings
+    comments: Strings
+
+
+def read_letor(path: AnyPath, *, n_features: int | None = None, chunk_bytes: int = _CHUNK_BYTES) -> ItemLists:
+    r"""Return the lists of a LETOR file; without `n_features` it is as wide as its highest feature index.
+
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> path = Path(mkdtemp()) / "two.txt"
+    >>> _ = path.write_text("1 qid:a 1:0.5 3:2 # docid = x\n0 qid:a 2:1 # docid = y\n0 qid:b 1:7 # docid = x\n")
+    >>> lists = read_letor(path)
+    >>> lists.list_ids.to_pylist(), lists.lengths.tolist(), lists.item_ids.to_pylist()
+    (['a', 'b'], [2, 1], ['x', 'y', 'x'])
+    >>> lists.features.tolist()
+    [[0.5, 0.0, 2.0], [0.0, 1.0, 0.0], [7.0, 0.0, 0.0]]
+    """
+    blocks = [_parse(chunk, n_features, path, first_line) for first_line, chunk in line_chunks(path, chunk_bytes)]
+    if not any(len(block.labels) for block in blocks):
+        raise DataError(f"{path}, line 1: the file holds no lists")
+    return _joined(blocks, n_features, partial(_place_of_item, path))
+
+
+def _parse(chunk: bytes, n_features: int | None, path: AnyPath, first_line: int) -> _Block:
+    try:
+        # The qids are not left to scikit-learn: it wants whole numbers, and takes quadratic time.
+        values, labels = load_svmlight_file(BytesIO(chunk), dtype=np.float64, zero_based=False)
+    except (ValueError, OverflowError) as error:
+        raise _fault_of_chunk(chunk, n_features, path, first_line) from error
+    lines = _ITEM.findall(chunk)
+    width = int(values.indices.max(initial=-1)) + 1
+    fits = len(labels) == len(lines) and (n_features is None or width <= n_features)
+    if not (fits and (labels >= 0).all() and np.isfinite(labels).all() and _is_finite(values.data, chunk)):
+        raise _fault_of_chunk(chunk, n_features, path, first_line)
+    features = np.zeros((len(labels), width), dtype=np.float32)
+    rows = np.repeat(np.arange(len(labels)), np.diff(values.indptr))
+    features[rows, values.indices] = np.clip(values.data, -_LARGEST, _LARGEST)
+    comments = [comment for _, comment in lines]
+    docids = [_DOCID.match(comment) for comment in comments]
+    remarks = [comment[docid.end() :] if docid else comment for comment, docid in zip(comments, docids, strict=True)]
+    return _Block(
+        features=features,
+        labels=labels.astype(np.float32),
+        qids=_strings(qid for qid, _ in lines),
+        item_ids=_strings(docid and docid[1] for docid in docids),
+        comments=_strings(remark.strip() or None for remark in remarks),
+    )
+
+
+def _is_finite(values: npt.NDArray[np.float64], chunk: bytes) -> bool:
+    """Say whether all values are numerals: one that is too large, even for float64, still is finite."""
+    if np.isfinite(values).all():
+        return True
+    return not any(_WORD.search(line.partition(b"#")[0]) for line in chunk.split(b"\n"))
+
+
+def _strings(texts: Iterable[bytes | None]) -> Strings:
+    return pa.array([text and text.decode("utf-8", "backslashreplace") for text in texts], type=pa.large_string())
+
+
+def _joined(blocks: list[_Block], n_features: int | None, where: Callable[[int], str]) -> ItemLists:
+    """Return the blocks as one, and let go of them on the way."""
+    labels = np.concatenate([block.labels for block in blocks])
+    qids, item_ids, comments = (pa.concat_arrays(column) for column in list(zip(*blocks, strict=True))[2:])
+    if 0 < item_ids.null_count < len(item_ids):
+        item = int(item_ids.is_null().to_numpy(False).argmax())
+        raise DataError(f"{where(item)}: no docid, though other lines have one; give every line one or none")
+    width = max(block.features.shape[1] for block in blocks) if n_features is None else n_features
+    features = np.zeros((len(labels), width), dtype=np.float32)
+    end = len(labels)
+    while blocks:
+        block = blocks.pop()
+        features[end - len(block.labels) : end, : block.features.shape[1]] = block.features
+        end -= len(block.labels)
+    starts = _list_starts(qids, where)
+    lists = ItemLists(
+        features=features,
+        offsets=np.append(starts, len(labels)),
+        labels=labels,
+        list_ids=qids.take(pa.array(starts)),
+        item_ids=None if item_ids.null_count else item_ids,
+        categorical={} if comments.null_count == len(comments) else {COMMENT: comments},
+    )
+    return lists.checked(where)
+
+
+def _list_starts(qids: Strings, where: Callable[[int], str]) -> IntArray:
+    """Return the first item of each list; a qid that comes back after another one is an error."""
+    codes = qids.dictionary_encode().indices.to_numpy()
+    starts = np.flatnonzero(np.diff(codes, prepend=-1))
+    returns = np.setdiff1d(np.arange(len(starts)), np.unique(codes[starts], return_index=True)[1])
+    if len(returns):
+        raise DataError(
+            f"{where(int(starts[returns[0]]))}: the qid comes back after another one; "
+            "sort the file so that the lines of a list stand together"
+        )
+    return starts
+
+
+# Saying what is wrong
+
+
+def _place_of_item(path: AnyPath, item: int) -> str:
+    """Name the line of an item by reading the file once more: only an error needs it."""
+    for first_line, chunk in line_chunks(path, _CHUNK_BYTES):
+        lines = [(number, line) for number, line in enumerate(chunk.split(b"\n"), first_line) if _tokens(line)]
+        if item < len(lines):
+            return _place(path, *lines[item])
+        item -= len(lines)
+    return str(path)
+
+
+def _place(path: AnyPath, number: int, line: bytes) -> str:
+    qid = _ITEM.match(line)
+    return f"{path}, line {number}" + (f" (list {_text(qid[1])!r})" if qid else "")
+
+
+def _fault_of_chunk(chunk: bytes, n_features: int | None, path: AnyPath, first_line: int) -> DataError:
+    """Find the first line that is wrong: slow, and only an error needs it."""
+    for number, line in enumerate(chunk.split(b"\n"), first_line):
+        if fault := _fault(_tokens(line), n_features):
+            return DataError(f"{_place(path, number, line)}: {fault}")
+    return DataError(f"{path}, line {first_line} and after: scikit-learn cannot read this as LETOR text")
+
+
+def _fault(tokens: list[bytes], n_features: int | None) -> str | None:
+    """Say what is wrong with a line, if anything is."""
+    if not tokens:
+        return None
+    label = _number(tokens[0])
+    if label is None or not np.isfinite(label):
+        return f"the label {_text(tokens[0])!r} is not a finite number"
+    if label < 0:
+        return f"the label {label:g} is negative; clicks are 0 or 1, grades 0 and up"
+    if len(tokens) < 2 or not re.fullmatch(rb"qid:\S+", tokens[1]):
+        return "no `qid:` after the label; every line must name its list"
+    last = 0
+    for token in tokens[2:]:
+        index_text, _, value_text = token.partition(b":")
+        value = _number(value_text)
+        if value is None or not index_text.isdigit():
+            return f"{_text(token)!r} is not `index:value`"
+        index = int(index_text)
+        if _WORD.search(token):
+            return f"feature {index} is {value:g}; every feature must be finite"
+        if index < 1:
+            return "feature index 0; LETOR counts its features from 1"
+        if index <= last:
+            return f"feature {index} comes after feature {last}; indices must rise"
+        if n_features is not None and index > n_features:
+            return f"feature {index}, but there should be only {n_features}"
+        last = index
+    return None
+
+
+def _tokens(line: bytes) -> list[bytes]:
+    return line.partition(b"#")[0].split()
+
+
+def _number(text: bytes) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "backslashreplace")
+
+
+# Writing
+
+
+def write_letor(lists: ItemLists, path: AnyPath) -> None:
+    """Write lists as LETOR text, every feature on every line; reading it back gives the same numbers, bit for bit.
+
+    Item ids other than base positions are written as `# docid = X`. What the format cannot hold is a DataError.
+    """
+    if obstacles := _obstacles(lists.checked()):
+        raise DataError(
+            f"{path}: LETOR text cannot hold {'; '.join(obstacles)}. Write Parquet instead, or drop or rename them"
+        )
+    assert lists.labels is not None  # _obstacles saw to it
+    comments = lists.categorical.get(COMMENT)
+    names_items = not lists.item_ids.equals(numbers_as_strings(lists.positions))
+    if comments is not None and not names_items:  # else such a comment would be read as a name
+        names_items = any(_DOCID.match(comment.encode()) for comment in comments.drop_null().to_pylist())
+    qids = lists.list_ids.take(pa.array(lists.list_index))
+    with text_writer(path) as stream:
+        for start in range(0, lists.n_items, _ROWS_AT_ONCE):
+            rows = slice(start, start + _ROWS_AT_ONCE)
+            remarks = None if comments is None else comments[rows]
+            tail = _tail(lists.item_ids[rows] if names_items else None, remarks)
+            columns = [_numerals(lists.labels[rows]), _join("qid", qids[rows], by=":"), _pairs(lists.features[rows])]
+            lines = _join(*columns, *tail, by=" ", nulls="skip")
+            stream.write("\n".join([*lines.to_pylist(), ""]).encode())
+
+
+def _pairs(features: FloatArray) -> Strings:
+    """Return each row as `1:… 2:… …`."""
+    n_rows, n_features = features.shape
+    names = pa.array([str(index + 1) for index in range(n_features)] * n_rows, type=pa.large_string())
+    pairs = _join(names, _numerals(features.ravel()), by=":")
+    ends = pa.array(np.arange(n_rows + 1, dtype=np.int32) * n_features)
+    return pc.binary_join(pa.ListArray.from_arrays(ends, pairs), pa.scalar(" ", pa.large_string()))
+
+
+def _tail(item_ids: Strings | None, comments: Strings | None) -> list[Strings]:
+    if item_ids is not None:
+        return [_join("# docid =", item_ids, by=" "), *([] if comments is None else [comments])]
+    return [] if comments is None else [_join("#", comments, by=" ")]
+
+
+def _numerals(values: FloatArray) -> Strings:
+    """Return the shortest text that reads back as the same float32."""
+    return pa.array(values).cast(pa.large_string())
+
+
+def _join(*columns: str | Strings, by: str, nulls: str = "emit_null") -> Strings:
+    """Join columns row by row; a missing value makes the row missing, or is skipped."""
+    large = [pa.scalar(part, pa.large_string()) if isinstance(part, str) else part for part in (*columns, by)]
+    return pc.binary_join_element_wise(*large, null_handling=nulls)
+
+
+def _obstacles(lists: ItemLists) -> list[str]:
+    """List, in words, what would be lost."""
+    columns = sorted(set(lists.categorical) - {COMMENT})
+    found = {
+        "a file without lists": not len(lists),
+        "empty lists": (lists.lengths == 0).any(),
+        "lists without labels": lists.labels is None,
+        "feature names of your own": lists.feature_names != default_feature_names(lists.n_features),
+        f"categorical columns ({', '.join(columns)})": columns,
+        f"context columns ({', '.join(lists.context)})": lists.context,
+        "propensities": lists.propensities is not None,
+        "relevance": lists.relevance is not None,
+        "relevance probabilities": lists.relevance_probability is not None,
+        "a list id that stands twice": len(lists.list_ids.unique()) < len(lists),
+        "ids that are empty or contain spaces, control characters or '#'": any(
+            pc.any(pc.match_substring_regex(ids, r"^$|[\x00-\x20#]")).as_py()
+            for ids in (lists.list_ids, lists.item_ids)
+        ),
+        "comments that are empty, begin or end with a space, or contain a line break": COMMENT in lists.categorical
+        and pc.any(pc.match_substring_regex(lists.categorical[COMMENT], r"^$|^[\s\v]|[\s\v]$|[\r\n]")).as_py(),
+    }
+    return [obstacle for obstacle, is_there in found.items() if is_there]

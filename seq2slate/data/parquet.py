@@ -1,0 +1,125 @@
+"""Click logs in Parquet: one file at a time, or streamed when they are larger than memory.
+
+The columns and the two layouts are those of `seq2slate.data.tables`; error messages count rows from 0, file by file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from seq2slate.atomic import atomic_path
+from seq2slate.data.lists import ItemLists
+from seq2slate.data.tables import (
+    Layout,
+    Source,
+    check_same_columns,
+    from_table,
+    iterate_chunks,
+    join_chunks,
+    table_slices,
+    to_table,
+)
+from seq2slate.data.text import AnyPath
+from seq2slate.errors import DataError, UsageError
+
+__all__ = ["from_table", "parquet_files", "read_parquet", "stream_parquet", "to_table", "write_parquet"]
+
+_VALUES_PER_BATCH = 2**22
+_BUFFER_BYTES = 2**20  # not a whole row group at once: some files have only one
+
+
+def read_parquet(path: AnyPath) -> ItemLists:
+    """Return the lists of a Parquet file, with one row per list or one row per item.
+
+    The file is converted batch by batch: memory peaks at about twice the size of the result.
+    """
+    with _opened(path) as file:
+        return join_chunks(file.schema_arrow, _batches(file), Source(str(path)))
+
+
+def stream_parquet(path: AnyPath, *, lists_per_chunk: int = 1024) -> Iterator[ItemLists]:
+    """Yield the lists of a file, or of all Parquet files of a folder in the order of their names.
+
+    Every chunk but the last has exactly `lists_per_chunk` lists, and no more than that and one batch of a file is in
+    memory. A list of the item layout that comes back much later in the log is not noticed here: that would
+    need the ids of all lists.
+    """
+    if lists_per_chunk < 1:
+        raise UsageError(f"lists_per_chunk must be at least 1, got {lists_per_chunk}")
+    waiting: list[ItemLists] = []
+    n_waiting = 0
+    for chunk in _file_chunks(parquet_files(path)):
+        waiting.append(chunk)
+        n_waiting += len(chunk)
+        if n_waiting < lists_per_chunk:
+            continue
+        lists = ItemLists.concat(waiting)
+        whole = n_waiting - n_waiting % lists_per_chunk
+        for start in range(0, whole, lists_per_chunk):
+            yield lists[start : start + lists_per_chunk]
+        waiting, n_waiting = [lists[whole:]], n_waiting - whole
+    if n_waiting:
+        yield ItemLists.concat(waiting)
+
+
+def write_parquet(lists: ItemLists, path: AnyPath, layout: Layout = "lists") -> None:
+    """Write lists to a Parquet file; reading it back gives the same lists, names and columns.
+
+    One row per list by default, one row per item with `layout="items"`.
+    """
+    slices = table_slices(lists.checked(), layout)
+    first = next(slices)
+    with atomic_path(path) as partial, pq.ParquetWriter(partial, first.schema, compression="zstd") as writer:
+        writer.write_table(first)
+        for table in slices:
+            writer.write_table(table)
+
+
+def parquet_files(path: AnyPath) -> list[Path]:
+    """Return the file itself, or the Parquet files of a folder in the order of their names."""
+    path = Path(path)
+    if not path.is_dir():
+        return [path]
+    files = sorted(file for file in path.glob("*.parquet") if not file.name.startswith("."))
+    if not files:
+        raise DataError(f"{path}: no Parquet files in this folder")
+    return files
+
+
+def _file_chunks(files: list[Path]) -> Iterator[ItemLists]:
+    first: ItemLists | None = None
+    for path in files:
+        with _opened(path) as file:
+            for chunk in iterate_chunks(file.schema_arrow, _batches(file), Source(str(path))):
+                if first is None:
+                    first = chunk[:0]
+                check_same_columns(first, chunk, str(files[0]), str(path))
+                yield chunk
+
+
+@contextmanager
+def _opened(path: AnyPath) -> Iterator[Any]:
+    try:
+        with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
+            yield file
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file") from error
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path}: not a Parquet file, or cut off or damaged: {error}") from error
+
+
+def _batches(file: Any) -> Iterator[Any]:
+    """Yield the rows in batches of bounded size."""
+    values = sum(
+        file.metadata.row_group(group).column(column).num_values
+        for group in range(file.num_row_groups)
+        for column in range(file.metadata.num_columns)
+    )
+    rows = file.metadata.num_rows * _VALUES_PER_BATCH // max(1, values)
+    yield from file.iter_batches(batch_size=max(1, min(rows, _VALUES_PER_BATCH)))
