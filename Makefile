@@ -38,7 +38,7 @@ lint: setup ## formatting, style, types and the direction of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 bench: setup ## measure, print a table, and write benchmarks/results.json
 	$(BIN)/python -m benchmarks

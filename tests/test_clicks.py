@@ -1,3 +1,4 @@
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -18,6 +19,7 @@ from seq2slate.data.clicks import (
     SimilarUser,
     User,
     bounded_batches,
+    check_grades,
     draw,
     label_log,
     make_user,
@@ -386,3 +388,11 @@ def test_a_probability_of_relevance_gives_the_mean_over_relevances(user: User) -
     scanned = scan(user, slates, p[None], similar, draws)
     np.testing.assert_allclose(scanned.probability.mean(axis=0)[0], expected, atol=MONTE_CARLO)
     np.testing.assert_allclose(scanned.clicks.mean(axis=0)[0], expected, atol=MONTE_CARLO)
+
+
+def test_clicks_are_not_taken_for_grades() -> None:
+    lists = ItemLists([[0.0], [1.0]], [0, 2], labels=[0, 1])
+    with pytest.raises(UsageError, match="relevant_from=1"):
+        check_grades(DiverseUser(), lists)
+    check_grades(DiverseUser(relevant_from=1), lists)
+    check_grades(DiverseUser(), replace(lists, labels=[0, 2]))

@@ -255,6 +255,16 @@ def shown_clicks(user: User, lists: ItemLists, slates: IntArray, *, repeats: int
     return means
 
 
+def check_grades(user: User, lists: ItemLists) -> None:
+    """Refuse labels that look like clicks for a user who looks for grades: not one item would be relevant."""
+    highest = float(_grades(lists).max(initial=0))
+    if 0 < highest <= 1 < user.relevant_from:
+        raise UsageError(
+            f"no label is above {highest:g}, and this user finds items relevant from {user.relevant_from:g} on: "
+            "are these clicks and not grades? If 1 means relevant, say so with relevant_from=1 (--relevant-from 1)"
+        )
+
+
 def _scan_all(
     user: User, lists: ItemLists, slates: IntArray | None, *, repeats: int, seed: int
 ) -> Iterator[tuple[Batch, Scan]]:

@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from sklearn.datasets import load_svmlight_file
 
 from seq2slate.data.lists import (
     FloatArray,
@@ -75,6 +74,8 @@ def read_letor(path: AnyPath, *, n_features: int | None = None, chunk_bytes: int
 
 
 def _parse(chunk: bytes, n_features: int | None, path: AnyPath, first_line: int) -> _Block:
+    from sklearn.datasets import load_svmlight_file  # a second to import, and only LETOR files need it
+
     try:
         # The qids are not left to scikit-learn: it wants whole numbers, and takes quadratic time.
         values, labels = load_svmlight_file(BytesIO(chunk), dtype=np.float64, zero_based=False)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from seq2slate.data.lists import Batch, BoolArray, FloatArray, IntArray, ItemLists
+from seq2slate.data.lists import Batch, BoolArray, IntArray, ItemLists
 
 NO_ITEM = -1
 """Fills the slots of a slate that has fewer items than slots."""
@@ -67,9 +67,3 @@ def reorder_lists(ranker: Ranker, lists: ItemLists) -> ItemLists:
     batch = lists.batch()
     slots = slot_of_item(rank_lists(ranker, lists), batch.mask)
     return lists.reorder(-slots[batch.mask])
-
-
-def gather_items(values: FloatArray, slates: IntArray) -> FloatArray:
-    """Return values (B, N) in slate order (B, K); 0 in a slot without an item."""
-    at_slots = np.take_along_axis(values, np.maximum(slates, 0), axis=1) if values.shape[1] else values[:, :0]
-    return cast(FloatArray, np.where(slates >= 0, at_slots, 0))

@@ -27,8 +27,8 @@ from seq2slate.data.clicks import User, shown_clicks
 from seq2slate.data.lists import Batch, IntArray, ItemLists
 from seq2slate.data.ranker import NO_ITEM, Ranker, slot_of_item
 from seq2slate.errors import DataError, UsageError
-from seq2slate.metrics import DEFAULT_MEASURES, Measure, NoPositives, Values
 from seq2slate.evaluation.statistics import bootstrap_interval, mean_over_lists, randomisation_test
+from seq2slate.metrics import DEFAULT_MEASURES, Measure, NoPositives, Values
 from seq2slate.progress import track
 
 BASE = "base"

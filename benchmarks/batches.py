@@ -1,0 +1,24 @@
+"""How much of a batch is padding: lists of log-normal length, with and without sorting by length."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from seq2slate.data.lists import batch_indices, padding_share
+from seq2slate.data.synthetic import generate
+
+
+def run(n_lists: int = 10_000, batch_size: int = 128) -> list[dict[str, float | str]]:
+    """Return the share of padded cells for batches as training forms them, and for batches at random."""
+    rows: list[dict[str, float | str]] = []
+    for items in (25, 110):
+        lengths = generate(n_lists, items=items, features=4, seed=0).lengths
+        at_random = np.array_split(np.random.default_rng(0).permutation(n_lists), n_lists // batch_size)
+        rows.append(
+            {
+                "mean length": float(lengths.mean()),
+                "padding, seq2slate": padding_share(lengths, batch_indices(lengths, batch_size, seed=0)),
+                "padding, at random": padding_share(lengths, at_random),
+            }
+        )
+    return rows

@@ -1,0 +1,223 @@
+"""The command line: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from seq2slate import __version__
+from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
+from seq2slate.baselines.loading import load_ranker, parse_rankers
+from seq2slate.data.clicks import check_grades, label_log, make_user
+from seq2slate.data.files import is_split_folder, read, read_split, write, write_split
+from seq2slate.data.ranker import reorder_lists
+from seq2slate.data.summary import summarise
+from seq2slate.data.synthetic import generate
+from seq2slate.errors import Seq2SlateError
+from seq2slate.evaluation.evaluate import evaluate as evaluate_rankers
+from seq2slate.metrics import DEFAULT_MEASURES, Measure
+
+app = typer.Typer(
+    name="seq2slate",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Re-rank whole slates: lists in, slates out, with the simulated users and metrics to judge them.",
+)
+Eta = Annotated[float | None, typer.Option(min=0, help="Position i is seen with probability 1 / i^eta.")]
+Quantile = Annotated[
+    float | None, typer.Option("--q", min=0, max=1, help="Share of the pairs of a list that are similar.")
+]
+RelevantFrom = Annotated[float | None, typer.Option(help="The lowest grade that is relevant; 2 unless given.")]
+Seed = Annotated[int, typer.Option(help="Everything random follows from it.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+class UserName(StrEnum):
+    """The simulated users."""
+
+    cascade = "cascade"
+    diverse = "diverse"
+    similar = "similar"
+    position = "position"
+
+
+class Layout(StrEnum):
+    """What a row of a Parquet file is."""
+
+    lists = "lists"
+    items = "items"
+
+
+class NoPositives(StrEnum):
+    """What a metric says of a list without positives."""
+
+    skip = "skip"
+    zero = "zero"
+    one = "one"
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(f"seq2slate {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def synth(
+    out: Annotated[Path, typer.Argument(help="File to write; its suffix says the format (.parquet, .jsonl, .txt).")],
+    lists: Annotated[int, typer.Option(min=1, help="Number of lists.")] = 1000,
+    items: Annotated[float, typer.Option(min=1, help="Mean number of items of a list.")] = 110,
+    features: Annotated[int, typer.Option(min=4, help="Number of feature columns.")] = 136,
+    seed: Seed = 0,
+) -> None:
+    """Generate lists shaped like the WEB30K data set, with the true probability of relevance beside them."""
+    write(generate(lists, items=items, features=features, seed=seed), out)
+    typer.echo(f"{out}: {lists:,} lists")
+
+
+@app.command()
+def convert(
+    source: Annotated[str, typer.Argument(metavar="IN", help="A file, a glob, or a folder of files.")],
+    out: Annotated[Path, typer.Argument(help="File to write, or folder if IN is a folder with train, valid and test.")],
+    layout: Annotated[Layout, typer.Option(help="What a row of a Parquet file is.")] = Layout.lists,
+) -> None:
+    """Convert between LETOR text, Parquet and JSON lines."""
+    if is_split_folder(source):
+        write_split(read_split(source), out, layout=layout.value)
+        typer.echo(f"{out}: train, valid and test")
+        return
+    lists = read(source)
+    write(lists, out, layout=layout.value)
+    typer.echo(f"{out}: {len(lists):,} lists, {lists.n_items:,} items")
+
+
+@app.command()
+def inspect(
+    source: Annotated[str, typer.Argument(metavar="FILE", help="A file, a glob, or a folder of files.")],
+    as_json: AsJson = False,
+) -> None:
+    """Print what a file holds: lists, lengths, labels, and the columns to worry about."""
+    parts = read_split(source)._asdict() if is_split_folder(source) else {source: read(source)}
+    summaries = {name: summarise(lists) for name, lists in parts.items()}
+    if as_json:
+        values = {name: summary.as_dict() for name, summary in summaries.items()}
+        typer.echo(json.dumps(values if len(values) > 1 else values[source], indent=2))
+        return
+    for name, summary in summaries.items():
+        typer.echo(f"{name}\n{summary}")
+
+
+@app.command()
+def simulate(
+    source: Annotated[
+        str, typer.Argument(metavar="IN", help="Lists with grades, in base order unless --ranker is given.")
+    ],
+    out: Annotated[Path, typer.Argument(help="File to write, with clicks as labels and the grades kept beside them.")],
+    user: Annotated[UserName, typer.Option(help="Who looks at the lists.")] = UserName.diverse,
+    eta: Eta = None,
+    q: Quantile = None,
+    relevant_from: RelevantFrom = None,
+    seed: Seed = 0,
+    ranker: Annotated[Path | None, typer.Option(help="Folder of the ranker whose order the user sees.")] = None,
+) -> None:
+    """Let a simulated user click on lists."""
+    lists = read(source)
+    if ranker is not None:
+        lists = reorder_lists(load_ranker(ranker), lists)
+    visitor = make_user(user.value, eta=eta, q=q, relevant_from=relevant_from)
+    check_grades(visitor, lists)
+    clicked = label_log(visitor, lists, seed=seed)
+    write(clicked, out)
+    clicks = 0 if clicked.labels is None else int(clicked.labels.sum())
+    typer.echo(f"{out}: {len(clicked):,} lists, {clicks:,} clicks")
+
+
+@app.command()
+def evaluate(
+    data: Annotated[str, typer.Argument(help="Labelled lists, in base order.")],
+    ranker: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=FOLDER, or base, random, ceiling-logged, ceiling-shown; may be given several times."),
+    ] = None,
+    user: Annotated[UserName | None, typer.Option(help="Show this simulated user the new slates, too.")] = None,
+    eta: Eta = None,
+    q: Quantile = None,
+    relevant_from: RelevantFrom = None,
+    measure: Annotated[list[str] | None, typer.Option(help="Such as NDCG@10; may be given several times.")] = None,
+    no_positives: Annotated[NoPositives, typer.Option(help="Lists without positives.")] = NoPositives.skip,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Compare rankers with the base order: metrics, 95% intervals and a paired test."""
+    lists = read(data)
+    visitor = None
+    if user is not None:
+        visitor = make_user(user.value, eta=eta, q=q, relevant_from=relevant_from)
+        check_grades(visitor, lists)
+    rankers = parse_rankers(ranker or ["base"], user=visitor, seed=seed)
+    ceilings = [name for name, one in rankers.items() if isinstance(one, LoggedCeiling | ShownCeiling)]
+    measures = DEFAULT_MEASURES if measure is None else tuple(Measure.parse(text) for text in measure)
+    result = evaluate_rankers(
+        rankers,
+        lists,
+        measures=measures,
+        user=visitor,
+        ceiling=ceilings,
+        seed=seed,
+        no_positives=no_positives.value,
+    )
+    if as_json:
+        typer.echo(result.to_json())
+    else:
+        Console().print(result.table())
+
+
+@app.command()
+def demo(
+    lists: Annotated[int, typer.Option(min=50, help="Number of lists to generate.")] = 4000,
+    items: Annotated[float, typer.Option(min=5, help="Mean number of items of a list.")] = 25,
+    seed: Seed = 0,
+) -> None:
+    """Show what seq2slate does, on lists made on the spot."""
+    from seq2slate.demo import run
+
+    run(Console(), n_lists=lists, items=items, seed=seed)
+
+
+def main() -> None:
+    """Run a command; what a user can mend is said in one line, with exit code 2."""
+    try:
+        app()
+    except Seq2SlateError as error:
+        _fail(str(error))
+    except OSError as error:  # no space, no permission, no such folder: the system's own words name the file
+        _fail(str(error))
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        sys.exit(130)
+
+
+def _fail(message: str) -> None:
+    typer.echo(f"error: {message}", err=True)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""The commands as a user types them, with their exit codes and messages."""
+
+import gzip
+import json
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from seq2slate.baselines.linear import RidgeRanker
+from seq2slate.cli import main
+from seq2slate.data.files import read
+from seq2slate.data.synthetic import generate
+
+
+@dataclass
+class Done:
+    """What a command printed."""
+
+    out: str
+    err: str
+
+
+def seq2slate(*arguments: object, code: int = 0) -> Done:
+    """Run a command and check its exit code: anything but a clean exit would raise here."""
+    out, err = StringIO(), StringIO()
+    with (
+        patch.object(sys, "argv", ["seq2slate", *map(str, arguments)]),
+        redirect_stdout(out),
+        redirect_stderr(err),
+        pytest.raises(SystemExit) as exited,
+    ):
+        main()
+    assert exited.value.code == code, out.getvalue() + err.getvalue()
+    return Done(out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Generated lists, and a ranker that was trained on others."""
+    path = tmp_path_factory.mktemp("cli")
+    seq2slate("synth", path / "lists.parquet", "--lists", 60, "--items", 12, "--features", 10, "--seed", 3)
+    RidgeRanker.fit(generate(60, items=12, features=10, seed=4)).save(path / "ridge")
+    return path
+
+
+def test_synth_writes_one_row_a_list(folder: Path) -> None:
+    schema = pq.read_schema(folder / "lists.parquet")
+    assert schema.field("item_id").type == pa.list_(pa.string()) or pa.types.is_large_list(schema.field("item_id").type)
+    lists = read(folder / "lists.parquet")
+    assert (len(lists), lists.n_features) == (60, 10)
+    assert lists.relevance_probability is not None
+
+
+def test_convert_there_and_back_loses_nothing(folder: Path) -> None:
+    seq2slate("convert", folder / "lists.parquet", folder / "there.jsonl")
+    seq2slate("convert", folder / "there.jsonl", folder / "items.parquet", "--layout", "items")
+    seq2slate("convert", folder / "items.parquet", folder / "back.parquet")
+    assert pq.read_table(folder / "back.parquet").equals(pq.read_table(folder / "lists.parquet"))
+
+
+def test_inspect_prints_text_or_json(folder: Path) -> None:
+    assert "lists without positives" in seq2slate("inspect", folder / "lists.parquet").out
+    summary = json.loads(seq2slate("inspect", folder / "lists.parquet", "--json").out)
+    assert summary["lists"] == 60
+
+
+def test_a_fold_folder_is_inspected_and_converted_whole(folder: Path) -> None:
+    fold = folder / "Fold1"
+    fold.mkdir()
+    for name in ("train", "vali", "test"):
+        (fold / f"{name}.txt").write_text("1 qid:1 1:0.5 2:1\n0 qid:1 1:0.25 2:2\n")
+    seq2slate("convert", fold, folder / "fold1")
+    assert sorted(path.name for path in (folder / "fold1").iterdir()) == [
+        "test.parquet",
+        "train.parquet",
+        "valid.parquet",
+    ]
+    assert set(json.loads(seq2slate("inspect", folder / "fold1", "--json").out)) == {"train", "valid", "test"}
+
+
+def test_simulate_labels_the_order_of_the_ranker(folder: Path) -> None:
+    for options in ([], ["--ranker", folder / "ridge"]):
+        seq2slate("simulate", folder / "lists.parquet", folder / "clicks.parquet", "--user", "diverse", *options)
+        clicks, lists = read(folder / "clicks.parquet"), read(folder / "lists.parquet")
+        assert clicks.labels is not None
+        assert set(np.unique(clicks.labels)) == {0, 1}
+        assert (clicks.item_ids == lists.item_ids) == (not options)
+        assert clicks.relevance is not None
+
+
+def test_evaluate_prints_one_table_or_json(folder: Path) -> None:
+    seq2slate("simulate", folder / "lists.parquet", folder / "log.parquet", "--user", "cascade", "--eta", 1)
+    arguments = ["evaluate", folder / "log.parquet", "--ranker", f"mine={folder / 'ridge'}", "--user", "cascade"]
+    text = seq2slate(*arguments, "--ranker", "random").out
+    assert all(word in text for word in ("mine", "random", "base", "NDCG@10", "clicks@10"))
+    rows = json.loads(seq2slate(*arguments, "--json", "--measure", "MRR").out)["rows"]
+    assert {(row["ranker"], row["measure"]) for row in rows} >= {("mine", "MRR"), ("base", "MRR")}
+
+
+def test_the_same_seed_gives_the_same_bytes(folder: Path) -> None:
+    for name in ("a.parquet", "b.parquet"):
+        seq2slate("synth", folder / name, "--lists", 5, "--seed", 9)
+    assert (folder / "a.parquet").read_bytes() == (folder / "b.parquet").read_bytes()
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "empty.parquet").write_bytes(b"")
+    (tmp_path / "nothing").mkdir()
+    whole = gzip.compress(b"1 qid:1 1:0.5\n" * 1000)
+    (tmp_path / "cut.txt.gz").write_bytes(whole[:-10])
+    pq.write_table(pa.table({"price": [1.0]}), tmp_path / "columns.parquet")
+    (tmp_path / "nan.txt").write_text("1 qid:1 1:0.5\n1 qid:1 1:nan\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("empty.txt", "empty.txt"),
+        ("empty.parquet", "empty.parquet"),
+        ("nothing", "nothing"),
+        ("cut.txt.gz", "cut.txt.gz"),
+        ("columns.parquet", "list_id"),
+        ("nan.txt", "line 2"),
+        ("missing.parquet", "missing.parquet"),
+        ("odd.suffix", "odd.suffix"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_code_2(broken: Path, name: str, said: str) -> None:
+    done = seq2slate("inspect", broken / name, code=2)
+    assert done.err.startswith("error: ")
+    assert said in done.err
+    assert done.out == ""
+
+
+def test_a_folder_that_cannot_be_written_is_named(folder: Path) -> None:
+    done = seq2slate("synth", folder / "lists.parquet" / "below" / "x.parquet", "--lists", 1, code=2)
+    assert "lists.parquet" in done.err
+
+
+@pytest.mark.parametrize("arguments", [["synth"], ["no-such-command"], ["synth", "x.parquet", "--features", "3"]])
+def test_wrong_usage_has_code_2(arguments: list[str]) -> None:
+    assert "Error" in seq2slate(*arguments, code=2).err
+
+
+def test_help_names_every_command() -> None:
+    text = seq2slate("--help").out
+    assert all(name in text for name in ("synth", "convert", "inspect", "simulate", "evaluate", "demo"))
+
+
+def test_the_demo_runs(folder: Path) -> None:
+    text = seq2slate("demo", "--lists", 80, "--items", 10).out
+    assert all(word in text for word in ("random", "base", "ceiling", "NDCG@10"))
+
+
+def test_an_error_in_a_process_of_its_own_has_no_traceback(broken: Path) -> None:
+    command = [sys.executable, "-m", "seq2slate.cli", "inspect", str(broken / "cut.txt.gz")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "cut.txt.gz" in done.stderr

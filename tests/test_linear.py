@@ -1,0 +1,64 @@
+"""The ridge ranker against scikit-learn's, and cross-fitting."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import Ridge
+
+from seq2slate.baselines.cross_fit import cross_fit
+from seq2slate.baselines.linear import RidgeRanker
+from seq2slate.data.features import FeatureTransform
+from seq2slate.data.lists import Batch, IntArray, ItemLists
+from seq2slate.data.ranker import slates_from_scores
+from seq2slate.errors import DataError, UsageError
+
+
+def random_lists(n_lists: int = 60, n_items: int = 8) -> ItemLists:
+    rng = np.random.default_rng(1)
+    features = rng.normal(size=(n_lists * n_items, 5))
+    labels = features @ [1, 0, -1, 0, 0] + rng.normal(size=len(features)) > 1
+    return ItemLists(features, np.arange(0, len(features) + 1, n_items), labels=labels)
+
+
+def test_ridge_equals_scikit_learn() -> None:
+    lists = random_lists()
+    dense = FeatureTransform.fit(lists).apply(lists).dense.astype(np.float64)
+    expected = Ridge(alpha=3.0).fit(dense, lists.labels)
+    np.testing.assert_allclose(RidgeRanker.fit(lists, penalty=3.0).weights, expected.coef_, rtol=1e-4, atol=1e-6)
+
+
+def test_ridge_needs_labels() -> None:
+    with pytest.raises(DataError, match="have none"):
+        RidgeRanker.fit(ItemLists(np.zeros((2, 1)), [0, 2]))
+
+
+class Memory:
+    """Puts the lists that it was fitted on backwards, and leaves all others as they are."""
+
+    def __init__(self, lists: ItemLists) -> None:
+        self.seen = set(lists.list_ids.to_pylist())
+
+    def rank(self, batch: Batch, k: int | None = None) -> IntArray:
+        seen = np.array([name in self.seen for name in batch.lists.list_ids.to_pylist()])
+        return slates_from_scores(np.where(seen[:, None], 1.0, -1.0) * np.arange(batch.n_slots), batch.mask, k)
+
+
+def test_no_list_is_ordered_by_a_ranker_that_saw_it() -> None:
+    lists = random_lists()
+    ordered = cross_fit(Memory, lists, folds=3)
+    assert ordered.list_ids.to_pylist() == lists.list_ids.to_pylist()
+    np.testing.assert_array_equal(ordered.features, lists.features)
+    np.testing.assert_array_equal(ordered.labels, lists.labels)
+
+
+def test_every_fold_learns_from_all_the_others() -> None:
+    lists = random_lists(n_lists=10)
+    fitted: list[Memory] = []
+
+    def fit(rest: ItemLists) -> Memory:
+        fitted.append(Memory(rest))
+        return fitted[-1]
+
+    cross_fit(fit, lists, folds=5)
+    assert [len(ranker.seen) for ranker in fitted] == [8] * 5
+    with pytest.raises(UsageError, match="2 to 10 folds"):
+        cross_fit(Memory, lists, folds=11)

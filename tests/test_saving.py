@@ -1,0 +1,92 @@
+"""A saved ranker opens as it was, and a damaged or newer folder is refused."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seq2slate.baselines.linear import RidgeRanker
+from seq2slate.baselines.loading import load_ranker, parse_ranker, parse_rankers
+from seq2slate.data.lists import ItemLists
+from seq2slate.errors import DataError, UsageError
+from seq2slate.model.saving import FORMAT
+
+
+@pytest.fixture
+def lists() -> ItemLists:
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(60, 4))
+    return ItemLists(features, np.arange(0, 61, 6), labels=(features[:, 0] > 0.3))
+
+
+@pytest.fixture
+def folder(lists: ItemLists, tmp_path: Path) -> Path:
+    RidgeRanker.fit(lists).save(tmp_path / "ridge")
+    return tmp_path / "ridge"
+
+
+def test_save_and_load_give_the_same_slates(lists: ItemLists, folder: Path) -> None:
+    batch = lists.batch()
+    np.testing.assert_array_equal(load_ranker(folder).rank(batch), RidgeRanker.fit(lists).rank(batch))
+    assert sorted(os.listdir(folder)) == ["config.json", "features.json", "weights.safetensors"]
+
+
+def test_saving_again_replaces_the_folder_and_leaves_nothing_else(lists: ItemLists, folder: Path) -> None:
+    RidgeRanker.fit(lists[:5]).save(folder)
+    assert os.listdir(folder.parent) == ["ridge"]
+    assert load_ranker(folder)
+
+
+def test_saving_does_not_touch_a_folder_of_something_else(lists: ItemLists, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.png").write_bytes(b"meow")
+    with pytest.raises(DataError, match="photos is not empty and not a saved ranker"):
+        RidgeRanker.fit(lists).save(tmp_path / "photos")
+    assert os.listdir(tmp_path) == ["photos"]
+    assert os.listdir(tmp_path / "photos") == ["cat.png"]
+
+
+def test_a_newer_format_is_refused_with_its_version(folder: Path) -> None:
+    head = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(head | {"format": FORMAT + 1}))
+    with pytest.raises(DataError, match=f"format {FORMAT + 1}.*up to {FORMAT}"):
+        load_ranker(folder)
+
+
+def test_damage_is_noticed(folder: Path) -> None:
+    weights = bytearray((folder / "weights.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (folder / "weights.safetensors").write_bytes(weights)
+    with pytest.raises(DataError, match="checksum"):
+        load_ranker(folder)
+    (folder / "config.json").write_text('{"format": 1')
+    with pytest.raises(DataError, match="damaged"):
+        load_ranker(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(DataError, match="not a saved ranker"):
+        load_ranker(folder)
+
+
+def test_a_name_is_taken_from_the_text_or_the_folder(folder: Path) -> None:
+    assert parse_ranker(f"mine={folder}")[0] == "mine"
+    assert parse_ranker(str(folder))[0] == "ridge"
+    assert parse_ranker("first=base")[0] == "first"
+    with pytest.raises(UsageError, match="neither a folder nor"):
+        parse_ranker("nothing=here")
+    with pytest.raises(UsageError, match="name the user"):
+        parse_ranker("ceiling-shown")
+
+
+def test_two_rankers_need_two_names(folder: Path) -> None:
+    assert list(parse_rankers(["base", f"mine={folder}"])) == ["base", "mine"]
+    with pytest.raises(UsageError, match="two rankers are called 'base'"):
+        parse_rankers(["base", "base=random"])
+
+
+def test_an_unknown_kind_is_named(folder: Path) -> None:
+    head = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(head | {"ranker": "oracle"}))
+    with pytest.raises(DataError, match=r"'oracle'.*ridge"):
+        load_ranker(folder)
