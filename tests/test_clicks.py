@@ -1,4 +1,3 @@
-from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -395,4 +394,4 @@ def test_clicks_are_not_taken_for_grades() -> None:
     with pytest.raises(UsageError, match="relevant_from=1"):
         check_grades(DiverseUser(), lists)
     check_grades(DiverseUser(relevant_from=1), lists)
-    check_grades(DiverseUser(), replace(lists, labels=[0, 2]))
+    check_grades(DiverseUser(), ItemLists([[0.0], [1.0]], [0, 2], labels=[0, 2]))
