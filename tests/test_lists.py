@@ -258,6 +258,8 @@ def test_columns_that_do_not_fit_are_named(arguments: dict[str, Any], said: str)
         ({"labels": [0, -1, 0]}, "list '1', item 0: label -1 is negative"),
         ({"labels": [0, np.nan, 0]}, "list '1', item 0: labels hold nan"),
         ({"propensities": [0, 1, 2]}, "list '1', item 1: propensities 2 is not between 0 and 1"),
+        ({"propensities": [0, 1, np.nan]}, "list '1', item 1: propensities nan is not between 0 and 1"),
+        ({"relevance_probability": [0, np.nan, 1]}, "list '1', item 0: relevance_probability nan is not between"),
         ({"item_ids": ["a", "b", "b"]}, "list '1', item 1: item 'b' stands twice in list '1'"),
         ({"item_ids": ["a", None, "b"]}, "list '1', item 0: the item has no item_id"),
         ({"list_ids": ["a", None]}, "list 1 has no list_id"),

@@ -326,8 +326,8 @@ class ItemLists:
             raise DataError(f"{where(row)}: label {self.labels[row]:g} is negative; clicks are 0 or 1, grades 0 and up")
         for name in ("propensities", "relevance_probability"):
             values = getattr(self, name)
-            if values is not None and ((values < 0) | (values > 1)).any():
-                row = int(((values < 0) | (values > 1)).argmax())
+            if values is not None and not (within := (values >= 0) & (values <= 1)).all():  # NaN is not within either
+                row = int((~within).argmax())
                 raise DataError(f"{where(row)}: {name} {values[row]:g} is not between 0 and 1")
         if self.list_ids.null_count:
             raise DataError(f"list {self.list_ids.is_null().to_numpy(False).argmax()} has no list_id")
