@@ -248,6 +248,8 @@ def bad_list_rows() -> dict[str, tuple[dict[str, Any], str]]:
             r"row 2 \(list 'c', item 1\): features is missing",
         ),
         "flat features": ({"features": [[1.0, 2.0], [], [1.0] * 3]}, r"row 0 .*features must hold a list of numbers"),
+        "one label a list": ({"label": [0.0, 1.0, 0.0]}, r"label holds double, but each row needs a list"),
+        "one feature a list": ({"features": [0.0, 1.0, 0.0]}, r"features holds double, but each row needs a list"),
         "context nan": ({"hour": [1.0, 2.0, np.nan]}, r"row 2 \(list 'c'\): context column hour is nan"),
         "struct": ({"extra": [{"a": 1}] * 3}, r"column extra holds struct.*neither numbers nor text"),
         "float ids": ({"list_id": [1.0, 2.0, 3.0]}, r"list_id must be text or whole numbers, not double"),

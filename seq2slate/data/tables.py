@@ -224,6 +224,10 @@ def _split_list_rows(rows: Any, source: Source) -> _Columns:
         return name_row(row, f"item {item - offsets[row]}")
 
     per_list = {name: values for name, values in columns.items() if name not in ragged and name != "list_id"}
+    if flat := next((name for name in per_list if name in ("features", *FIELDS)), None):
+        raise DataError(
+            f"{source.name}: {flat} holds {per_list[flat].type}, but each row needs a list with one an item"
+        )
     return _Columns(
         list_ids, offsets, {name: values for name, (_, values) in ragged.items()}, per_list, name_row, name_item
     )
