@@ -66,6 +66,9 @@ BAD_LINES: dict[str, tuple[Any, str]] = {
     "same item": ({**GOOD, "item_id": ["x", "x"]}, r"\(list 'a', item 1\): item 'x' stands twice"),
     "type": ({**GOOD, "price": ["cheap", "dear"]}, "price does not fit the lines before it"),
     "not a list": ({**GOOD, "price": 3}, "price does not fit the lines before it"),
+    "brackets": ('{"list_id": ' + "[" * 100_000, "not JSON"),
+    "surrogate": ('{"list_id": "\\ud800", "item_id": ["x"], "price": [1], "label": [0]}', "list_id does not fit"),
+    "number of names": ({**GOOD, "feature_names": 1}, "feature_names must be a list of text"),
     "names": ({**GOOD, "feature_names": ["cost"]}, "feature_names differ from those of the first list"),
 }
 

@@ -392,6 +392,14 @@ def test_a_newer_version_of_the_format_is_an_error() -> None:
         from_table(table)
 
 
+@pytest.mark.parametrize(
+    "text", ["{", "[1]", '["abc"]', '{"version": "x"}', '{"feature_names": 2}', '{"context": [1]}']
+)
+def test_damaged_metadata_is_an_error(text: str) -> None:
+    with pytest.raises(DataError, match="mine: the metadata of seq2slate in the schema is damaged"):
+        from_table(pa.table(LIST_ROWS).replace_schema_metadata({"seq2slate": text}), source="mine")
+
+
 @pytest.mark.parametrize("layout", ["lists", "items"])
 def test_names_that_clash_are_not_written(tmp_path: Path, layout: Any) -> None:
     lists = ItemLists(np.ones((1, 1)), [0, 1], categorical={"label": ["x"]})

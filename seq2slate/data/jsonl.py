@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from seq2slate.data.lists import ItemLists, default_feature_names
-from seq2slate.data.tables import Source, join_chunks, table_slices, with_metadata
+from seq2slate.data.tables import Source, is_names, join_chunks, table_slices, with_metadata
 from seq2slate.data.text import AnyPath, line_chunks, text_writer
 from seq2slate.errors import DataError
 
@@ -23,6 +23,8 @@ _LISTS_AT_ONCE = 64
 _NAMES = "feature_names"
 _FLOATS = pa.list_(pa.float32())
 _VECTORS = pa.list_(_FLOATS)
+_NOT_A_COLUMN = (pa.ArrowException, OverflowError, UnicodeEncodeError)
+"""What Arrow raises for values of several types, a number beyond 64 bits, and half a surrogate pair."""
 
 
 def read_jsonl(path: AnyPath) -> ItemLists:
@@ -44,6 +46,8 @@ def read_jsonl(path: AnyPath) -> ItemLists:
         chunk_names = [record.pop(_NAMES, None) for record in records]
         names = names if tables else chunk_names[0]
         for number, line_names in zip(numbers, chunk_names, strict=True):
+            if line_names is not None and not is_names(line_names):
+                raise DataError(f"{path}, line {number}: {_NAMES} must be a list of text")
             if line_names != names:
                 raise DataError(f"{path}, line {number}: {_NAMES} differ from those of the first list")
         tables.append(_table(records, [f"{path}, line {number}" for number in numbers]))
@@ -98,7 +102,7 @@ def _parsed_chunks(path: AnyPath) -> Iterator[tuple[list[int], list[dict[str, An
 def _parse(line: bytes, place: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # thousands of brackets, one in the other
         raise DataError(f"{place}: not JSON: {error}") from error
     if not isinstance(record, dict):
         raise DataError(f"{place}: not a JSON object, but {type(record).__name__}; every line must be one list")
@@ -113,7 +117,7 @@ def _table(records: list[dict[str, Any]], places: list[str]) -> Any:
 def _column(values: list[Any], name: str, places: list[str]) -> Any:
     try:
         return pa.array(values)
-    except (pa.ArrowException, OverflowError) as error:
+    except _NOT_A_COLUMN as error:
         row = bisect_left(range(len(values)), True, key=lambda row: not _is_column(values[: row + 1]))
         raise DataError(f"{places[row]}: {name} does not fit the lines before it: {error}") from error
 
@@ -121,7 +125,7 @@ def _column(values: list[Any], name: str, places: list[str]) -> Any:
 def _is_column(values: list[Any]) -> bool:
     try:
         pa.array(values)
-    except (pa.ArrowException, OverflowError):
+    except _NOT_A_COLUMN:
         return False
     return True
 

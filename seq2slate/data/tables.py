@@ -135,8 +135,21 @@ def _check_schema(schema: Any, source: str) -> None:
         )
     if doubled := sorted({name for name in schema.names if schema.names.count(name) > 1}):
         raise DataError(f"{source}: column {doubled[0]} stands twice")
-    if _read_metadata(schema).get("version", _VERSION) > _VERSION:
+    try:
+        facts = _read_metadata(schema)
+        is_newer = facts.get("version", _VERSION) > _VERSION
+        is_whole = is_newer or all(is_names(facts.get(key, [])) for key in ("feature_names", "context"))
+    except (ValueError, TypeError):
+        is_newer = is_whole = False
+    if is_newer:
         raise DataError(f"{source}: written by a newer version of seq2slate; upgrade to read it")
+    if not is_whole:
+        raise DataError(f"{source}: the metadata of seq2slate in the schema is damaged; write the file again")
+
+
+def is_names(value: Any) -> bool:
+    """Say whether a value that was read from JSON is a list of text."""
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 def _rows_are_lists(schema: Any) -> bool:
