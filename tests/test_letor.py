@@ -79,7 +79,7 @@ def test_the_width_is_the_highest_index_unless_it_is_given(tmp_path: Path) -> No
 
 
 def test_blank_lines_comments_windows_line_ends_and_a_missing_last_one_are_fine(tmp_path: Path) -> None:
-    text = "# a head line\n\n0 qid:a 1:1\r\n   \n 1\tqid:a  1:2 \n# between\n0 qid:b 1:3"
+    text = "\ufeff# a head line\n\n0 qid:a 1:1\r\n   \n 1\tqid:a  1:2 \n# between\n0 qid:b 1:3"
     for chunk_bytes in (1, 2**24):
         lists = lists_of(tmp_path, text, chunk_bytes=chunk_bytes)
         assert lists.list_ids.to_pylist() == ["a", "b"]
@@ -114,6 +114,7 @@ BAD_LINES = {
     "empty qid": ("0 qid: 1:1 # docid = b", r": no `qid:` after the label"),
     "label": ("good qid:7 1:1 # docid = b", r"\(list '7'\): the label 'good' is not a finite number"),
     "nan label": ("nan qid:7 1:1 # docid = b", r"\(list '7'\): the label 'nan' is not a finite number"),
+    "huge label": ("1e39 qid:7 1:1 # docid = b", r"\(list '7'\): the label '1e39' is not a finite number"),
     "negative": ("-1 qid:7 1:1 # docid = b", r"\(list '7'\): the label -1 is negative"),
     "same docid": ("0 qid:7 1:1 # docid = a", r"\(list '7'\): item 'a' stands twice in list '7'"),
     "no docid": ("0 qid:7 1:1", r"\(list '7'\): no docid, though other lines have one"),
@@ -128,6 +129,13 @@ def test_a_bad_line_is_named(tmp_path: Path, case: str, chunk_bytes: int) -> Non
     text = f"{GOOD}\n{line}\n0 qid:8 1:1 # docid = c\n"  # the bad line is the fourth
     with pytest.raises(DataError, match=rf"data.txt, line 4 ?{message}"):
         lists_of(tmp_path, text, n_features=2, chunk_bytes=chunk_bytes)
+
+
+@pytest.mark.parametrize("index", [100_001, 2_000_000_000, 2**63])
+def test_an_index_beyond_all_data_sets_is_named_and_not_made_room_for(tmp_path: Path, index: int) -> None:
+    with pytest.raises(DataError, match=rf"data.txt, line 2 \(list '1'\): feature {index}, but indices end at 100000"):
+        lists_of(tmp_path, f"0 qid:1 1:1\n0 qid:1 1:1 {index}:1\n")
+    assert lists_of(tmp_path, "0 qid:1 100001:1\n", n_features=100_001).n_features == 100_001
 
 
 def test_a_qid_that_comes_back_is_named(tmp_path: Path) -> None:

@@ -37,10 +37,12 @@ COMMENT = "comment"
 
 _CHUNK_BYTES = 16 * 2**20
 _ROWS_AT_ONCE = 4096
+_HIGHEST_INDEX = 100_000  # far above any data set: a typing error in an index should not ask for terabytes
 # Every line with data: its qid, and what stands after the first `#`.
 _ITEM = re.compile(rb"^[^\S\n]*[^\s#]+[^\S\n]+qid:([^\s#]+)[^#\n]*(?:#(.*))?$", re.MULTILINE)
 _WORD = re.compile(rb":[^\s\d]*(?:nan|inf)", re.IGNORECASE)
 _LARGEST = np.finfo(np.float32).max
+_TOO_LARGE = 2.0**128 - 2.0**103  # the smallest number that rounds to an infinite float32
 _DOCID = re.compile(rb"\s*(?:docid|item_id)\s*=\s*(\S+)")
 
 
@@ -78,12 +80,14 @@ def _parse(chunk: bytes, n_features: int | None, path: AnyPath, first_line: int)
 
     try:
         # The qids are not left to scikit-learn: it wants whole numbers, and takes quadratic time.
-        values, labels = load_svmlight_file(BytesIO(chunk), dtype=np.float64, zero_based=False)
+        values, grades = load_svmlight_file(BytesIO(chunk), dtype=np.float64, zero_based=False)
     except (ValueError, OverflowError) as error:
         raise _fault_of_chunk(chunk, n_features, path, first_line) from error
+    with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite, and that is refused by its line
+        labels = grades.astype(np.float32)
     lines = _ITEM.findall(chunk)
     width = int(values.indices.max(initial=-1)) + 1
-    fits = len(labels) == len(lines) and (n_features is None or width <= n_features)
+    fits = len(labels) == len(lines) and width <= (_HIGHEST_INDEX if n_features is None else n_features)
     if not (fits and (labels >= 0).all() and np.isfinite(labels).all() and _is_finite(values.data, chunk)):
         raise _fault_of_chunk(chunk, n_features, path, first_line)
     features = np.zeros((len(labels), width), dtype=np.float32)
@@ -94,7 +98,7 @@ def _parse(chunk: bytes, n_features: int | None, path: AnyPath, first_line: int)
     remarks = [comment[docid.end() :] if docid else comment for comment, docid in zip(comments, docids, strict=True)]
     return _Block(
         features=features,
-        labels=labels.astype(np.float32),
+        labels=labels,
         qids=_strings(qid for qid, _ in lines),
         item_ids=_strings(docid and docid[1] for docid in docids),
         comments=_strings(remark.strip() or None for remark in remarks),
@@ -182,7 +186,7 @@ def _fault(tokens: list[bytes], n_features: int | None) -> str | None:
     if not tokens:
         return None
     label = _number(tokens[0])
-    if label is None or not np.isfinite(label):
+    if label is None or not abs(label) < _TOO_LARGE:
         return f"the label {_text(tokens[0])!r} is not a finite number"
     if label < 0:
         return f"the label {label:g} is negative; clicks are 0 or 1, grades 0 and up"
@@ -203,6 +207,8 @@ def _fault(tokens: list[bytes], n_features: int | None) -> str | None:
             return f"feature {index} comes after feature {last}; indices must rise"
         if n_features is not None and index > n_features:
             return f"feature {index}, but there should be only {n_features}"
+        if n_features is None and index > _HIGHEST_INDEX:
+            return f"feature {index}, but indices end at {_HIGHEST_INDEX}; say how many features there are to go beyond"
         last = index
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,8 @@ def line_chunks(path: AnyPath, chunk_bytes: int) -> Iterator[tuple[int, bytes]]:
         with _open_to_read(path) as stream:
             while chunk := stream.read(chunk_bytes):
                 chunk += stream.readline()
+                if first_line == 1:
+                    chunk = chunk.removeprefix(BOM_UTF8)  # how some Windows programs begin a text file
                 yield first_line, chunk
                 first_line += chunk.count(b"\n")
     except _DAMAGE as error:
