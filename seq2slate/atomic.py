@@ -33,6 +33,10 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         _sync(partial)
         partial.replace(final)
         _sync(final.parent)
+    except OSError as error:
+        if error.errno is not None and error.filename is None:  # a full disk does not say which file it has no room for
+            error.filename = os.fspath(final)
+        raise
     finally:
         partial.unlink(missing_ok=True)
 

@@ -31,6 +31,16 @@ def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["file.txt"]
 
 
+def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
+    def fill(final: Path) -> None:
+        with atomic_path(final), open("/dev/full", "wb", buffering=0) as full:
+            full.write(b"x")
+
+    with pytest.raises(OSError, match=r"No space left on device: '.*file.txt'"):
+        fill(tmp_path / "file.txt")
+    assert os.listdir(tmp_path) == []
+
+
 def test_others_may_read_the_file_as_the_umask_says(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
