@@ -120,7 +120,7 @@ def rank_gain(slates: IntArray, labels: Labels, *, mask: BoolArray, k: int | Non
     >>> float(rank_gain(np.array([[2]]), np.array([[1, 0, 1]]), mask=np.ones((1, 3), dtype=bool))[0])  # +2 and -1
     1.0
     """
-    new_positions = slot_of_item(complete_slates(slates[:, :k], mask), mask)
+    new_positions = slot_of_item(complete_slates(_first(slates, k), mask), mask)
     moved_up = np.arange(mask.shape[1]) - new_positions
     gained: Values = (moved_up * _positives(labels, mask)).sum(axis=1, dtype=np.float64)
     return gained
@@ -221,14 +221,26 @@ def _count_positives(labels: Labels, mask: BoolArray) -> IntArray:
 def _at_slots(values: Labels, slates: IntArray, k: int | None) -> Values:
     """Return the values (B, N) of the items in the first k slots; 0 in a slot without an item."""
     with_nothing = np.pad(values.astype(np.float64), ((0, 0), (0, 1)))  # NO_ITEM, -1, reads the last column: 0
-    return np.take_along_axis(with_nothing, slates[:, :k], axis=1)
+    return np.take_along_axis(with_nothing, _first(slates, k), axis=1)
+
+
+def _first(slates: IntArray, k: int | None) -> IntArray:
+    """Return the first k slots, or all."""
+    if k is not None and k < 1:
+        raise UsageError(f"k must be at least 1, got {k}")
+    return slates[:, :k]
 
 
 def _gains(labels: Labels, gain: Gain) -> Values:
+    """Return what each item (B, N) adds to the DCG, up to a factor for each list."""
     if gain not in get_args(Gain):
         raise UsageError(f"gain must be one of {', '.join(get_args(Gain))}; got {gain!r}")
     values = labels.astype(np.float64)
-    return values if gain == "linear" else np.exp2(values) - 1
+    if gain == "linear":
+        return values
+    highest = values.max(axis=1, keepdims=True, initial=0)
+    gains: Values = np.exp2(values - highest) - np.exp2(-highest)  # over 2^highest, which cancels, so none is infinite
+    return gains
 
 
 def _discounted_sum(gains: Values) -> Values:

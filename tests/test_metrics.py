@@ -98,6 +98,12 @@ def test_exponential_gain_is_linear_gain_of_two_to_the_label_less_one(ranked: Ra
 # Worked out by hand
 
 
+def test_exponential_gain_of_a_label_beyond_two_to_the_1024_is_a_number() -> None:
+    labels, mask = np.array([[0, 3000, 3001]]), np.ones((1, 3), dtype=bool)
+    values = ndcg(np.array([[1, 2, 0]]), labels, mask=mask, gain="exponential")
+    np.testing.assert_allclose(values, (1 + 2 / log2(3)) / (2 + 1 / log2(3)))
+
+
 def test_rank_gain_of_a_worked_example() -> None:
     # base order   0  1  2  3  4      positive: 0, 3 and 4
     # new order    3  0  1  4  2
@@ -204,6 +210,13 @@ def test_an_unknown_measure_is_answered_with_the_known_ones(text: str) -> None:
         Measure.parse(text)
     assert repr(text) in str(caught.value)
     assert all(name in str(caught.value) for name in METRICS)
+
+
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("k", [0, -1])
+def test_a_cut_without_slots_is_refused(name: str, k: int) -> None:
+    with pytest.raises(UsageError, match=f"k must be at least 1, got {k}"):
+        METRICS[name](MIXED.slates, MIXED.labels, mask=MIXED.mask, k=k)
 
 
 def test_options_that_do_not_exist_are_refused() -> None:
