@@ -64,6 +64,9 @@ def test_damage_is_noticed(folder: Path) -> None:
     (folder / "config.json").write_text('{"format": 1')
     with pytest.raises(DataError, match="damaged"):
         load_ranker(folder)
+    (folder / "config.json").write_text('{"format": "1", "ranker": "", "weights_sha256": "", "config": {}}')
+    with pytest.raises(DataError, match="damaged"):
+        load_ranker(folder)
     (folder / "config.json").unlink()
     with pytest.raises(DataError, match="not a saved ranker"):
         load_ranker(folder)

@@ -56,9 +56,10 @@ def load_saved(folder: str | os.PathLike[str]) -> SavedRanker:
     try:
         head = json.loads((path / "config.json").read_text())
         found, kind, digest, config = (head[key] for key in ("format", "ranker", "weights_sha256", "config"))
+        is_newer = found > FORMAT
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path / 'config.json'} is damaged: {error}") from error
-    if found > FORMAT:
+    if is_newer:
         raise DataError(
             f"{path} has format {found}, and this seq2slate reads up to {FORMAT}: update seq2slate to open it"
         )
