@@ -174,6 +174,8 @@ def test_truncate_keeps_the_first_items() -> None:
     lists = marked_lists([4, 1, 0]).truncate(2)
     assert lists.features[:, 0].tolist() == [0, 1, 4]
     assert lists.lengths.tolist() == [2, 1, 0]
+    with pytest.raises(UsageError, match="max_items must not be negative, got -1"):
+        lists.truncate(-1)
 
 
 @given(LENGTHS, st.integers(1, 5), st.none() | st.integers(0, 9))

@@ -292,6 +292,8 @@ class ItemLists:
 
     def truncate(self, max_items: int) -> ItemLists:
         """Return the first `max_items` items of each list."""
+        if max_items < 0:
+            raise UsageError(f"max_items must not be negative, got {max_items}")
         kept = np.flatnonzero(self.positions < max_items)
         return self.take_items(kept, offsets_from_lengths(np.minimum(self.lengths, max_items)))
 
