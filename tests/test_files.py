@@ -122,7 +122,7 @@ def test_a_list_that_stands_in_two_files_is_an_error_that_names_both(tmp_path: P
     [
         ("none.txt", "none.txt: no such file"),
         ("none*.txt", "no file matches"),
-        (".", "no Parquet files in this folder"),
+        (".", "no Parquet files in this folder; name text files by a pattern"),
     ],
 )
 def test_what_is_not_there_is_an_error(tmp_path: Path, what: str, message: str) -> None:

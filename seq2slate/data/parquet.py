@@ -88,7 +88,7 @@ def parquet_files(path: AnyPath) -> list[Path]:
         return [path]
     files = sorted(file for file in path.glob("*.parquet") if not file.name.startswith("."))
     if not files:
-        raise DataError(f"{path}: no Parquet files in this folder")
+        raise DataError(f"{path}: no Parquet files in this folder; name text files by a pattern such as '*.txt'")
     return files
 
 
