@@ -123,7 +123,7 @@ BAD_LINES = {
 
 
 @pytest.mark.parametrize("case", BAD_LINES)
-@pytest.mark.parametrize("chunk_bytes", [1, 2**24])
+@pytest.mark.parametrize("chunk_bytes", [1, 20, 2**24])  # a line, two lines, all lines
 def test_a_bad_line_is_named(tmp_path: Path, case: str, chunk_bytes: int) -> None:
     line, message = BAD_LINES[case]
     text = f"{GOOD}\n{line}\n0 qid:8 1:1 # docid = c\n"  # the bad line is the fourth
