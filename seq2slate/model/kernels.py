@@ -1,0 +1,262 @@
+"""The inner loops of the network: one set of functions in PyTorch, one in C, with the same meaning.
+
+PyTorch's run on any device and in any precision. C's run on the CPU in float32, where `native.c` could be compiled.
+All of them write into tensors that they are given, so that the caller decides what is allocated and when.
+
+Shapes: B lists, R rows (the lists that a step works on), N items, K steps, D units.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from seq2slate.model.native import native_library
+
+LIMIT = 40.0
+"""Arguments of the pointer's tanh are clamped to ± this, so that e^{2x} is finite."""
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """What the steps of decoding read and write."""
+
+    keys: Tensor
+    """(B, N, D) factors e^{2 W_enc e_i} of the items."""
+    v: Tensor
+    """(D,)"""
+    left: Tensor
+    """(B, N) bool, the items not yet placed; written."""
+    scores: Tensor
+    """(B, K, N) -inf at first; written."""
+    slates: Tensor
+    """(B, K) -1 at first; written."""
+    draws: Tensor | None = None
+    """(B, K) uniform in [0, 1): items are then drawn, and not the best taken."""
+    sharpness: float = 1.0
+    """Items are drawn from the softmax of score · sharpness."""
+    bias: Tensor | None = None
+    """(B, N) added to the scores; written."""
+    interaction: Tensor | None = None
+    """(B, N, N) what a placed item adds to the bias of the others; needs a bias."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which steps of given slates are scored: row r of the queries belongs to list lists[r] and has stops[r] steps."""
+
+    lists: Tensor
+    """(R,)"""
+    stops: Tensor
+    """(R,) falling from row to row."""
+    slots: Tensor
+    """(B, N) the step at which an item is placed, K or more if it is not, negative for padding."""
+
+
+class Kernels(Protocol):
+    """What both sets of functions offer."""
+
+    def lstm_forward(self, gates: Tensor, bias: Tensor, before: Tensor, c: Tensor, h: Tensor) -> None:
+        """One LSTM step: gates (R, 4D), the arguments of i, f, g, o without bias, are overwritten with their values."""
+
+    def lstm_backward(self, gates: Tensor, before: Tensor, c: Tensor, dh: Tensor, dc: Tensor, dgates: Tensor) -> None:
+        """Its gradient: dgates (R, 4D) of the arguments; dc (R, D) is overwritten with that of the state before."""
+
+    def pointer_factors(self, x: Tensor) -> None:
+        """Overwrite x with e^{2x}, x clamped to ±LIMIT."""
+
+    def pointer_step(self, decoding: Decoding, step: int, lists: Tensor, queries: Tensor) -> None:
+        """Score the items left of lists (R,) with factors queries (R, D), and place one of them."""
+
+    def pointer_forward(self, rows: Rows, keys: Tensor, queries: Tensor, v: Tensor, scores: Tensor) -> None:
+        """Score given slates, with factors keys (B, N, D) and queries (K, R, D); scores (B, K, N) are -inf at first."""
+
+    def pointer_backward(
+        self,
+        rows: Rows,
+        keys: Tensor,
+        queries: Tensor,
+        v: Tensor,
+        dscores: Tensor,
+        dkeys: Tensor,
+        dqueries: Tensor,
+        dv: Tensor,
+    ) -> None:
+        """Its gradient by the arguments of the tanh: dkeys, dqueries and dv (B, D) are 0 at first."""
+
+
+class TorchKernels:
+    """The functions in PyTorch, step by step, so that nothing of size (B, K, N, D) is ever held."""
+
+    def lstm_forward(self, gates: Tensor, bias: Tensor, before: Tensor, c: Tensor, h: Tensor) -> None:  # noqa: D102
+        gates += bias
+        i, f, g, o = gates.chunk(4, dim=1)
+        for sigmoid in (i, f, o):
+            sigmoid.sigmoid_()
+        torch.mul(f, before, out=c).addcmul_(i, g.tanh_())
+        torch.mul(o, c.tanh(), out=h)
+
+    def lstm_backward(  # noqa: D102
+        self, gates: Tensor, before: Tensor, c: Tensor, dh: Tensor, dc: Tensor, dgates: Tensor
+    ) -> None:
+        i, f, g, o = gates.chunk(4, dim=1)
+        squashed = c.tanh()
+        dc += dh * o * (1 - squashed**2)
+        parts = (dc * g * i * (1 - i), dc * before * f * (1 - f), dc * i * (1 - g**2), dh * squashed * o * (1 - o))
+        torch.cat(parts, dim=1, out=dgates)
+        dc *= f
+
+    def pointer_factors(self, x: Tensor) -> None:  # noqa: D102
+        x.clamp_(-LIMIT, LIMIT).mul_(2).exp_()
+
+    def pointer_step(self, decoding: Decoding, step: int, lists: Tensor, queries: Tensor) -> None:  # noqa: D102
+        left = decoding.left[lists]
+        scores = _scores(decoding.keys[lists], queries[:, None], decoding.v)
+        if decoding.bias is not None:
+            scores += decoding.bias[lists]
+        scores.masked_fill_(~left, -torch.inf)
+        if decoding.draws is None:
+            choice = scores.argmax(1)
+        else:
+            choice = sampled_items(scores * decoding.sharpness, decoding.draws[lists, step])
+        choice = choice.where(left.any(1), -1)
+        decoding.scores[lists, step] = scores
+        decoding.slates[lists, step] = choice
+        placed = lists[choice >= 0], choice[choice >= 0]
+        decoding.left[placed] = False
+        if decoding.interaction is not None and decoding.bias is not None:
+            decoding.bias[placed[0]] += decoding.interaction[placed]
+
+    def pointer_forward(  # noqa: D102
+        self, rows: Rows, keys: Tensor, queries: Tensor, v: Tensor, scores: Tensor
+    ) -> None:
+        for step, lists in _lists_of_steps(rows, len(queries)):
+            values = _scores(keys[lists], queries[step, : len(lists), None], v)
+            scores[lists, step] = values.masked_fill(rows.slots[lists] < step, -torch.inf)
+
+    def pointer_backward(  # noqa: D102
+        self,
+        rows: Rows,
+        keys: Tensor,
+        queries: Tensor,
+        v: Tensor,
+        dscores: Tensor,
+        dkeys: Tensor,
+        dqueries: Tensor,
+        dv: Tensor,
+    ) -> None:
+        for step, lists in _lists_of_steps(rows, len(queries)):
+            dscore = dscores[lists, step, :, None]
+            r = _half_gap(keys[lists], queries[step, : len(lists), None])
+            slope = 4 * v * r * (1 - r) * dscore
+            dkeys[lists] += slope
+            dqueries[step, : len(lists)] = slope.sum(1)
+            dv[lists] += ((1 - 2 * r) * dscore).sum(1)
+
+
+def sampled_items(scores: Tensor, draws: Tensor) -> Tensor:
+    """Return (R,) the first item at which the running sum of the softmax of scores (R, N) passes the draw (R,)."""
+    sums = scores.softmax(1).nan_to_num_().cumsum(1)
+    passed = sums > draws[:, None] * sums[:, -1:]
+    return (passed & (scores > -torch.inf)).int().argmax(1)
+
+
+def _half_gap(key: Tensor, query: Tensor) -> Tensor:
+    """Return r = 1 / (1 + e^{2a} e^{2b}), so that tanh(a + b) = 1 - 2r: right even where the product overflows."""
+    return (key * query).add_(1).reciprocal_()
+
+
+def _scores(key: Tensor, query: Tensor, v: Tensor) -> Tensor:
+    return (1 - 2 * _half_gap(key, query)) @ v
+
+
+def _lists_of_steps(rows: Rows, steps: int) -> list[tuple[int, Tensor]]:
+    """Return every step with the lists that have it, which are the first ones, since stops fall."""
+    return [(step, rows.lists[: int((rows.stops > step).sum())]) for step in range(steps)]
+
+
+class NativeKernels:
+    """The functions in C, for float32 on the CPU."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        for name, integers, floats, pointers in (
+            ("lstm_forward", 2, 0, 5),
+            ("lstm_backward", 2, 0, 6),
+            ("pointer_factors", 1, 0, 1),
+            ("pointer_step", 5, 1, 10),
+            ("pointer_forward", 4, 0, 7),
+            ("pointer_backward", 4, 0, 9),
+        ):
+            function = getattr(library, name)
+            function.restype = None
+            function.argtypes = [
+                *[ctypes.c_int64] * integers,
+                *[ctypes.c_float] * floats,
+                *[ctypes.c_void_p] * pointers,
+            ]
+
+    def lstm_forward(self, gates: Tensor, bias: Tensor, before: Tensor, c: Tensor, h: Tensor) -> None:  # noqa: D102
+        self._library.lstm_forward(*c.shape, *_addresses(gates, bias, before, c, h))
+
+    def lstm_backward(  # noqa: D102
+        self, gates: Tensor, before: Tensor, c: Tensor, dh: Tensor, dc: Tensor, dgates: Tensor
+    ) -> None:
+        self._library.lstm_backward(*c.shape, *_addresses(gates, before, c, dh, dc, dgates))
+
+    def pointer_factors(self, x: Tensor) -> None:  # noqa: D102
+        self._library.pointer_factors(x.numel(), *_addresses(x))
+
+    def pointer_step(self, decoding: Decoding, step: int, lists: Tensor, queries: Tensor) -> None:  # noqa: D102
+        state = decoding
+        read = _addresses(lists, state.keys, queries, state.v, state.draws, state.interaction)
+        written = _addresses(state.bias, state.left, state.scores, state.slates)
+        sizes = (len(lists), *state.keys.shape[1:], state.slates.shape[1])
+        self._library.pointer_step(*sizes, step, state.sharpness, *read, *written)
+
+    def pointer_forward(  # noqa: D102
+        self, rows: Rows, keys: Tensor, queries: Tensor, v: Tensor, scores: Tensor
+    ) -> None:
+        arrays = _addresses(rows.lists, rows.stops, rows.slots, keys, queries, v, scores)
+        self._library.pointer_forward(len(rows.lists), *keys.shape[1:], scores.shape[1], *arrays)
+
+    def pointer_backward(  # noqa: D102
+        self,
+        rows: Rows,
+        keys: Tensor,
+        queries: Tensor,
+        v: Tensor,
+        dscores: Tensor,
+        dkeys: Tensor,
+        dqueries: Tensor,
+        dv: Tensor,
+    ) -> None:
+        arrays = _addresses(rows.lists, rows.stops, keys, queries, v, dscores, dkeys, dqueries, dv)
+        self._library.pointer_backward(len(rows.lists), *keys.shape[1:], dscores.shape[1], *arrays)
+
+
+def _addresses(*tensors: Tensor | None) -> list[int | None]:
+    """Return where the tensors lie; C reads each as one block of memory, so that is checked first."""
+    if not all(tensor is None or tensor.is_contiguous() for tensor in tensors):
+        raise ValueError("the C kernels need contiguous tensors")
+    return [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+
+
+_TORCH: Kernels = TorchKernels()
+_NATIVE: list[Kernels] = [NativeKernels(library) for library in [native_library()] if library is not None]
+
+
+def kernels_for(tensor: Tensor) -> Kernels:
+    """Return the fastest functions for tensors of this kind."""
+    if _NATIVE and tensor.device.type == "cpu" and tensor.dtype == torch.float32:
+        return _NATIVE[0]
+    return _TORCH
+
+
+def available_kernels() -> dict[str, Kernels]:
+    """Return both sets by name, the native one only where it could be compiled."""
+    return {"torch": _TORCH, "native": _NATIVE[0]} if _NATIVE else {"torch": _TORCH}

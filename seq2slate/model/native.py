@@ -1,0 +1,69 @@
+"""Compile `native.c` with the machine's own compiler, once, and load it; None where that cannot be done.
+
+The library lies in the user's cache folder under a name made of the source, the flags and the processor, so that
+another version or another machine never loads it by mistake. Set `SEQ2SLATE_NATIVE=0` to do without.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from seq2slate.atomic import atomic_path
+
+_SOURCE = Path(__file__).with_name("native.c")
+# No infinity and no NaN is looked at in the C code, so the compiler need not care for them.
+_FLAGS = (
+    *("-std=c11", "-O3", "-fPIC", "-shared"),
+    *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-ffinite-math-only"),
+)
+_WISHES = (("-march=native", "-fopenmp"), ("-march=native", "-fopenmp-simd"), ())
+"""Flags that not every compiler has, from best to none."""
+
+
+@cache
+def native_library() -> ctypes.CDLL | None:
+    """Return the compiled kernels; None without a working C compiler or when `SEQ2SLATE_NATIVE=0`."""
+    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
+    if os.environ.get("SEQ2SLATE_NATIVE") == "0" or compiler is None:
+        return None
+    for wishes in _WISHES:
+        try:
+            return ctypes.CDLL(str(_compiled(compiler, wishes)))
+        except (OSError, subprocess.SubprocessError):
+            continue
+    return None
+
+
+def _compiled(compiler: str, wishes: tuple[str, ...]) -> Path:
+    target = _cache_folder() / f"native-{_fingerprint(compiler, wishes)}.so"
+    if not target.exists():
+        with atomic_path(target) as partial:
+            command = [compiler, *_FLAGS, *wishes, str(_SOURCE), "-o", str(partial)]
+            subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return target
+
+
+def _fingerprint(compiler: str, wishes: tuple[str, ...]) -> str:
+    parts = (_SOURCE.read_text(), compiler, *_FLAGS, *wishes, platform.machine(), _processor())
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _processor() -> str:
+    """Return what tells one processor from another: a library made for one may not run on the next."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return "".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
+
+
+def _cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "seq2slate"

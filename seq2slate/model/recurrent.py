@@ -1,0 +1,232 @@
+"""Recurrent layers that read their input step by step, with the gradient of the LSTM written out by hand.
+
+PyTorch's LSTM and LSTMCell spend as long on overhead and separate passes over the gates, on the CPU, as on the matrix
+products. Here a step is two matrix products and one fused pass, forward as well as backward, and the weights collect
+their gradient while a step's gates are still in the cache.
+
+Inputs are time-major, (T, B, F): a step is then one block of memory. Lists may end early: `rows[t]`, which never grows,
+says how many lists, from the first, take part in step t.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from seq2slate.model.kernels import kernels_for
+
+State: TypeAlias = tuple[Tensor, ...]
+"""What a layer remembers, (B, D) each: output and cell for an LSTM, output for a GRU. The output comes first."""
+
+
+class Stepper(Protocol):
+    """Takes single steps without gradients, for decoding."""
+
+    def step(self, x: Tensor, state: State) -> State:
+        """Return the state after reading x (R, F)."""
+        ...
+
+
+class RecurrentLayer(nn.Module):
+    """One layer, read in one direction."""
+
+    def __init__(self, n_inputs: int, n_units: int) -> None:
+        super().__init__()
+        self.n_inputs, self.n_units = n_inputs, n_units
+
+    def scan(
+        self,
+        x: Tensor,
+        rows: list[int],
+        state: State | None = None,
+        *,
+        start: Tensor | None = None,
+        last: Tensor | None = None,
+    ) -> tuple[Tensor, State]:
+        """Return the outputs (T, B, D) and each list's state after step `last` (B,), which is T - 1 if none is given.
+
+        With `start` (F,) every list reads that vector first, and x from the second step on.
+        """
+        raise NotImplementedError
+
+    def stepper(self) -> Stepper:
+        """Return what takes single steps, with the weights as they are now."""
+        raise NotImplementedError
+
+
+class LstmLayer(RecurrentLayer):
+    """An LSTM (Hochreiter and Schmidhuber 1997)."""
+
+    def __init__(self, n_inputs: int, n_units: int) -> None:
+        super().__init__(n_inputs, n_units)
+        self.weight_input = nn.Parameter(torch.empty(4 * n_units, n_inputs))
+        self.weight_hidden = nn.Parameter(torch.empty(4 * n_units, n_units))
+        self.bias = nn.Parameter(torch.empty(4 * n_units))
+
+    def scan(  # noqa: D102
+        self,
+        x: Tensor,
+        rows: list[int],
+        state: State | None = None,
+        *,
+        start: Tensor | None = None,
+        last: Tensor | None = None,
+    ) -> tuple[Tensor, State]:
+        n_lists = x.shape[1]
+        if state is None:
+            state = (x.new_zeros(n_lists, self.n_units), x.new_zeros(n_lists, self.n_units))
+        if last is None:
+            last = torch.full((n_lists,), len(rows) - 1, device=x.device)
+        weights = (self.weight_input, self.weight_hidden, self.bias)
+        outputs, h, c = _LstmScan.apply(x, start, *weights, *state, rows, last)  # type: ignore[no-untyped-call]
+        return outputs, (h, c)
+
+    def stepper(self) -> Stepper:  # noqa: D102
+        weights = (self.weight_input.detach(), self.weight_hidden.detach(), self.bias.detach())
+        return _LstmStepper(weights[0].t().contiguous(), weights[1].t().contiguous(), weights[2])
+
+
+class _LstmStepper:
+    def __init__(self, from_input: Tensor, from_hidden: Tensor, bias: Tensor) -> None:
+        self._from_input, self._from_hidden, self._bias = from_input, from_hidden, bias
+
+    def step(self, x: Tensor, state: State) -> State:
+        before_h, before_c = state
+        h, c = torch.empty_like(before_h), torch.empty_like(before_c)
+        gates = torch.mm(x, self._from_input).addmm_(before_h, self._from_hidden)
+        kernels_for(gates).lstm_forward(gates, self._bias, before_c, c, h)
+        return h, c
+
+
+class _LstmScan(torch.autograd.Function):
+    """All steps of an LSTM layer."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        start: Tensor | None,
+        weight_input: Tensor,
+        weight_hidden: Tensor,
+        bias: Tensor,
+        h0: Tensor,
+        c0: Tensor,
+        rows: list[int],
+        last: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        steps, (n_lists, n_units) = len(rows), h0.shape
+        kernels = kernels_for(x)
+        from_input, from_hidden = weight_input.t().contiguous(), weight_hidden.t().contiguous()
+        keep = any(ctx.needs_input_grad)  # what the backward pass needs; without it buffers are used again
+        gates = x.new_empty(steps if keep else 1, n_lists, 4 * n_units)
+        c = x.new_empty(steps + 1 if keep else 2, n_lists, n_units)  # c[t] and h[t] are the state before step t
+        h = x.new_empty(steps + 1, n_lists, n_units)
+        if rows[-1] < n_lists:
+            h.zero_()  # outputs after a list's end
+        h[0], c[0] = h0, c0
+        h_last, c_last = torch.empty_like(h0), torch.empty_like(c0)
+        ends = _lists_by_last_step(last)
+        inputs, gate_views, c_views, h_views = (tensor.unbind(0) for tensor in (x, gates, c, h))
+        for t, active in enumerate(rows):
+            gate = gate_views[t % len(gates)][:active]
+            c_before, c_after = c_views[t % len(c)][:active], c_views[(t + 1) % len(c)][:active]
+            h_before, h_after = h_views[t][:active], h_views[t + 1][:active]
+            if start is None:
+                torch.mm(inputs[t][:active], from_input, out=gate)
+            elif t == 0:
+                gate.copy_(torch.mv(weight_input, start).expand_as(gate))
+            else:
+                torch.mm(inputs[t - 1][:active], from_input, out=gate)
+            gate.addmm_(h_before, from_hidden)
+            kernels.lstm_forward(gate, bias, c_before, c_after, h_after)
+            if t in ends:
+                h_last[ends[t]], c_last[ends[t]] = h_views[t + 1][ends[t]], c_views[(t + 1) % len(c)][ends[t]]
+        ctx.save_for_backward(x, start, weight_input, weight_hidden, gates, h, c)
+        ctx.rows, ctx.ends = rows, ends
+        return h[1:], h_last, c_last
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        doutputs, dh_last, dc_last = gradients
+        x, start, weight_input, weight_hidden, gates, h, c = ctx.saved_tensors
+        kernels = kernels_for(x)
+        shift = 0 if start is None else 1
+        dx = torch.zeros_like(x) if ctx.needs_input_grad[0] else None
+        dstart = None
+        dweight_input, dweight_hidden = torch.zeros_like(weight_input), torch.zeros_like(weight_hidden)
+        dbias = weight_input.new_zeros(len(weight_input))
+        dh, dc = torch.zeros_like(h[0]), torch.zeros_like(c[0])
+        dgates = torch.empty_like(gates[0])
+        inputs, gate_views, c_views, h_views = (tensor.unbind(0) for tensor in (x, gates, c, h))
+        for t in range(len(ctx.rows) - 1, -1, -1):
+            active = ctx.rows[t]
+            dh_now, dc_now, dgate = dh[:active], dc[:active], dgates[:active]
+            dh_now += doutputs[t, :active]
+            if t in ctx.ends:
+                dh[ctx.ends[t]] += dh_last[ctx.ends[t]]
+                dc[ctx.ends[t]] += dc_last[ctx.ends[t]]
+            c_before, c_after = c_views[t][:active], c_views[t + 1][:active]
+            kernels.lstm_backward(gate_views[t][:active], c_before, c_after, dh_now, dc_now, dgate)
+            torch.mm(dgate, weight_hidden, out=dh_now)
+            dweight_hidden.addmm_(dgate.t(), h_views[t][:active])
+            summed = dgate.sum(0)
+            dbias += summed
+            if start is not None and t == 0:
+                dstart = summed @ weight_input
+                dweight_input.addr_(summed, start)
+                continue
+            dweight_input.addmm_(dgate.t(), inputs[t - shift][:active])
+            if dx is not None:
+                torch.mm(dgate, weight_input, out=dx[t - shift, :active])
+        return dx, dstart, dweight_input, dweight_hidden, dbias, dh, dc, None, None
+
+
+def _lists_by_last_step(last: Tensor) -> dict[int, Any]:
+    """Return which lists end at each step; all of them as one slice in the common case that they end together."""
+    steps = sorted(set(last.tolist()))
+    if len(steps) == 1:
+        return {steps[0]: slice(None)}
+    return {step: (last == step).nonzero().flatten() for step in steps}
+
+
+class GruLayer(RecurrentLayer):
+    """A GRU, by PyTorch's own cell."""
+
+    def __init__(self, n_inputs: int, n_units: int) -> None:
+        super().__init__(n_inputs, n_units)
+        self.cell = nn.GRUCell(n_inputs, n_units)
+
+    def scan(  # noqa: D102
+        self,
+        x: Tensor,
+        rows: list[int],
+        state: State | None = None,
+        *,
+        start: Tensor | None = None,
+        last: Tensor | None = None,
+    ) -> tuple[Tensor, State]:
+        n_lists = x.shape[1]
+        if start is not None:
+            x = torch.cat([start.expand(1, n_lists, -1), x])
+        h = x.new_zeros(n_lists, self.n_units) if state is None else state[0]
+        outputs = []
+        for read, active in zip(x, rows, strict=False):
+            h = torch.cat([self.cell(read[:active], h[:active]), h[active:]])
+            outputs.append(h)
+        stacked = torch.stack(outputs)
+        ended = len(rows) - 1 if last is None else last
+        return stacked, (stacked[ended, torch.arange(n_lists, device=x.device)],)
+
+    def stepper(self) -> Stepper:  # noqa: D102
+        return self
+
+    @torch.no_grad()
+    def step(self, x: Tensor, state: State) -> State:
+        """Return the state after reading x (R, F)."""
+        return (self.cell(x, state[0]),)
+
+
+LAYERS: dict[str, type[RecurrentLayer]] = {"lstm": LstmLayer, "gru": GruLayer}
+"""The kinds of recurrent layer, by name."""

@@ -1,0 +1,142 @@
+"""The model as its users see it: lists in, slates of ids out, and a folder that holds all of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seq2slate.data.features import FeatureTransform
+from seq2slate.data.lists import Batch, IntArray, ItemLists
+from seq2slate.model.decoding import Decoded, decode, log_prob
+from seq2slate.model.inputs import InputLists, InputSizes, NetworkInputs
+from seq2slate.model.network import NetworkConfig, SlateNetwork
+from seq2slate.model.saving import SavedRanker
+from seq2slate.progress import track
+
+KIND = "seq2slate"
+"""The name of this kind of ranker in a saved folder."""
+
+
+@dataclass(frozen=True)
+class Slate:
+    """What to show for one list."""
+
+    list_id: str
+    item_ids: list[str]
+    """Best first."""
+    log_probabilities: list[float]
+    """How sure the model was of each choice, given those before it."""
+
+
+class Seq2Slate:
+    """A network with the transform of its columns. It is a Ranker.
+
+    >>> import numpy as np
+    >>> lists = ItemLists(np.random.default_rng(0).normal(size=(9, 4)), [0, 4, 9])
+    >>> model = Seq2Slate.create(lists, NetworkConfig(hidden=8), seed=0)
+    >>> model.rank(lists.batch(), k=3).shape
+    (2, 3)
+    """
+
+    def __init__(self, transform: FeatureTransform, network: SlateNetwork) -> None:
+        self.transform = transform
+        self.network = network.eval()
+
+    @classmethod
+    def create(
+        cls,
+        lists: ItemLists,
+        config: NetworkConfig | None = None,
+        *,
+        seed: int = 0,
+        categorical: Sequence[str] | None = None,
+        context: Sequence[str] | None = None,
+    ) -> Seq2Slate:
+        """Return an untrained model for lists with these columns; text and context columns may be chosen by name."""
+        transform = FeatureTransform.fit(lists, categorical=categorical, context=context)
+        network = SlateNetwork(InputSizes.of(transform), config or NetworkConfig())
+        network.reset_parameters(torch.Generator().manual_seed(seed))
+        return cls(transform, network)
+
+    def to(self, device: str | torch.device) -> Seq2Slate:
+        """Move the network to another device."""
+        self.network.to(device)
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self.network.v.device
+
+    # Ranking
+
+    def rank(self, batch: Batch, k: int | None = None) -> IntArray:
+        """Return the greedy slates (B, K) of a batch."""
+        return self.decode(batch.lists, k).slates.cpu().numpy()
+
+    @torch.no_grad()
+    def decode(
+        self,
+        lists: ItemLists,
+        k: int | None = None,
+        *,
+        generator: torch.Generator | None = None,
+        temperature: float = 1.0,
+    ) -> Decoded:
+        """Return the slates of lists, taken as one batch, with the scores of every step; sampled with a generator."""
+        encoded = self.network.encode(self.inputs(lists))
+        return decode(self.network, encoded, k, generator=generator, temperature=temperature)
+
+    @torch.no_grad()
+    def log_prob(self, lists: ItemLists, slates: IntArray) -> Tensor:
+        """Return (Q, K) the log-probability of each choice of given slates (Q, K)."""
+        given = torch.from_numpy(np.asarray(slates, dtype=np.int64)).to(self.device)
+        return log_prob(self.network, self.network.encode(self.inputs(lists)), given)
+
+    def rerank(
+        self,
+        lists: ItemLists,
+        k: int | None = None,
+        *,
+        sample_seed: int | None = None,
+        temperature: float = 1.0,
+        batch_size: int = 256,
+    ) -> list[Slate]:
+        """Return a slate for every list, in their order; sampled if a seed is given.
+
+        A sampled slate depends on the seed, the list and the lists that share its batch.
+        """
+        generator = None if sample_seed is None else torch.Generator().manual_seed(sample_seed)
+        slates: list[Slate | None] = [None] * len(lists)
+        batches = list(lists.batches(batch_size))
+        for batch in track(batches, "re-ranking"):
+            decoded = self.decode(batch.lists, k, generator=generator, temperature=temperature)
+            placed, logs = decoded.slates.cpu().numpy(), decoded.log_probabilities.cpu().numpy()
+            for row, (number, one) in enumerate(zip(batch.index, batch.lists, strict=True)):
+                chosen = placed[row][placed[row] >= 0]
+                ids = one.item_ids.take(chosen).to_pylist()
+                slates[number] = Slate(one.list_ids[0].as_py(), ids, logs[row, : len(ids)].tolist())
+        return [slate for slate in slates if slate is not None]
+
+    def inputs(self, lists: ItemLists) -> NetworkInputs:
+        """Return what the network reads of these lists."""
+        return InputLists.of(lists, self.transform).batch().to(self.device)
+
+    # Saving
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the model to a folder of its own."""
+        weights = {name: tensor.cpu().numpy() for name, tensor in self.network.state_dict().items()}
+        SavedRanker(KIND, {"network": asdict(self.network.config)}, weights, self.transform).save(folder)
+
+    @classmethod
+    def from_saved(cls, saved: SavedRanker) -> Seq2Slate:
+        """Build the model from what its folder holds."""
+        network = SlateNetwork(InputSizes.of(saved.transform), NetworkConfig(**saved.config["network"]))
+        network.load_state_dict({name: torch.from_numpy(array) for name, array in saved.weights.items()})
+        return cls(saved.transform, network)

@@ -1,0 +1,62 @@
+"""How a model is trained, and the named sets of choices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from seq2slate.errors import UsageError
+from seq2slate.metrics import Measure
+from seq2slate.model.network import NetworkConfig
+from seq2slate.training.objectives import ObjectiveConfig
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """One training run; the defaults are the paper's where the paper has them."""
+
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    epochs: int = 30
+    """Passes over the training lists, at most."""
+    batch_size: int = 128
+    """Lists in a step."""
+    learning_rate: float = 3e-4
+    """Of Adam."""
+    decay: float = 0.96
+    """The learning rate is multiplied by this every `decay_steps` steps."""
+    decay_steps: int = 1000
+    l2: float = 3e-4
+    """The penalty coefficient of L2 regularisation."""
+    clip_norm: float = 5.0
+    """Gradients are scaled down to this norm."""
+    warmup_steps: int = 0
+    """The learning rate grows from 0 over so many steps."""
+    measure: str = "NDCG@10"
+    """What chooses the best epoch, on the validation lists."""
+    patience: int = 5
+    """The run ends after so many epochs without a better one."""
+    max_items: int | None = None
+    """Longer training lists are sampled down to this many items, positives first, anew in every epoch; None for all."""
+    checkpoint_seconds: float = 60.0
+    """A checkpoint is written at least this often, and after every epoch."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 1 or self.patience < 1:
+            raise UsageError("epochs, batch_size and patience must be at least 1")
+        if self.learning_rate <= 0 or self.clip_norm <= 0 or self.l2 < 0:
+            raise UsageError("learning_rate and clip_norm must be above 0, l2 at least 0")
+        Measure.parse(self.measure)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Choices that belong together."""
+
+    network: NetworkConfig
+    training: TrainingConfig
+
+
+PRESETS = {
+    "paper": Preset(NetworkConfig(), TrainingConfig()),
+}
+"""By the name that the command line gives them."""

@@ -1,0 +1,318 @@
+"""Train a model on clicked lists: shuffled batches, the best epoch by a validation measure, runs that can be resumed.
+
+Everything random comes from the seed, and a checkpoint holds all that the run is: weights, optimiser, moving average,
+random state and place in the epoch. A run that was killed and is resumed ends with the very same weights as one that
+was not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seq2slate.data.lists import IntArray, ItemLists, batch_indices
+from seq2slate.errors import DataError, Seq2SlateError, UsageError
+from seq2slate.metrics import Measure
+from seq2slate.model.inputs import InputLists
+from seq2slate.model.seq2slate import Seq2Slate
+from seq2slate.training.checkpoint import Checkpoint, latest_checkpoint
+from seq2slate.training.config import TrainingConfig
+from seq2slate.training.objectives import Objective
+from seq2slate.training.watch import Watch
+
+
+class TrainingStoppedError(Seq2SlateError):
+    """The run ended before its time; the message says why and how to go on."""
+
+
+@dataclass
+class Progress:
+    """How far a run is: everything about it that is not a tensor."""
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    """The next batch of the epoch."""
+    epoch_loss: float = 0.0
+    """Summed over the lists of this epoch so far."""
+    epoch_lists: int = 0
+    best: float = -float("inf")
+    best_epoch: int = -1
+    history: list[dict[str, float]] = field(default_factory=list)
+    """An entry for every epoch: loss, value of the measure, learning rate."""
+
+
+@dataclass(frozen=True)
+class History:
+    """What a finished run looked like."""
+
+    epochs: list[dict[str, float]]
+    best_epoch: int
+    measure: str
+
+    @property
+    def best(self) -> float:
+        """The measure of the best epoch, on the validation lists."""
+        return self.epochs[self.best_epoch][self.measure]
+
+
+def fit(
+    model: Seq2Slate,
+    train: ItemLists,
+    valid: ItemLists,
+    config: TrainingConfig,
+    *,
+    checkpoints: Path | None = None,
+    resume: bool = False,
+    tensorboard: Path | None = None,
+    quiet: bool = False,
+) -> History:
+    """Train the model in place; it ends with the weights of the epoch that was best on the validation lists.
+
+    With `checkpoints`, a folder, the run can be resumed, after Ctrl-C or a crash, by the same call with `resume=True`.
+    The folder is removed when the run has ended.
+    """
+    for name, lists in (("training", train), ("validation", valid)):
+        if lists.labels is None:
+            raise DataError(f"the {name} lists have no labels: training needs clicks or grades")
+    run = _Run(model, train, valid, config, checkpoints, Watch(config, tensorboard, quiet=quiet))
+    if resume:
+        run.resume()
+    elif checkpoints is not None and any(checkpoints.glob("*.checkpoint")):
+        raise UsageError(f"{checkpoints} holds a run that has not ended: resume it, or remove the folder to begin anew")
+    with _deferred_interrupt() as interrupted, run.watch:
+        history = run.train(interrupted)
+    if checkpoints is not None:
+        shutil.rmtree(checkpoints, ignore_errors=True)
+    return history
+
+
+class _Run:
+    def __init__(
+        self,
+        model: Seq2Slate,
+        train: ItemLists,
+        valid: ItemLists,
+        config: TrainingConfig,
+        folder: Path | None,
+        watch: Watch,
+    ) -> None:
+        self.model, self.config, self.folder, self.watch = model, config, folder, watch
+        self.train_lists = _lists_to_learn_from(train)
+        self.valid, self.measure = valid, Measure.parse(config.measure)
+        self.network = model.network
+        self.optimiser = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate, weight_decay=config.l2)
+        self.objective = Objective(config.objective)
+        self.generator = torch.Generator(model.device).manual_seed(config.seed)
+        self.progress = Progress()
+        self.best_weights: dict[str, Tensor] = {}
+        self.identity = _identity(config, model, train, valid)
+        self.inputs = None if config.max_items else InputLists.of(self.train_lists, model.transform)
+        self.saved_at = time.monotonic()
+
+    def train(self, interrupted: threading.Event) -> History:
+        """Run the epochs that are left."""
+        while not self._finished:
+            self._run_epoch(interrupted)
+        self.network.load_state_dict(self.best_weights)
+        self.network.eval()
+        progress = self.progress
+        return History(progress.history, progress.best_epoch, self.config.measure)
+
+    @property
+    def _finished(self) -> bool:
+        progress = self.progress
+        return progress.epoch >= self.config.epochs or progress.epoch - progress.best_epoch > self.config.patience
+
+    def _run_epoch(self, interrupted: threading.Event) -> None:
+        progress = self.progress
+        inputs, labels = self._epoch_lists()
+        batches = batch_indices(
+            inputs.lengths, self.config.batch_size, seed=_epoch_seed(self.config.seed, progress.epoch)
+        )
+        self.network.train()
+        self.watch.epoch_begins(progress.epoch, len(inputs.lengths), progress.epoch_lists)
+        for index in batches[progress.batch :]:
+            self._step(inputs, labels, index)
+            if interrupted.is_set():
+                self._stop()
+            if self.folder is not None and time.monotonic() - self.saved_at > self.config.checkpoint_seconds:
+                self._save()
+        self._end_epoch()
+
+    def _epoch_lists(self) -> tuple[InputLists, np.ndarray[Any, Any]]:
+        """Return the lists of this epoch, encoded, and their labels (T,)."""
+        lists = self.train_lists
+        if self.config.max_items is not None:
+            lists = lists.sample_items(self.config.max_items, seed=_epoch_seed(self.config.seed, self.progress.epoch))
+        assert lists.labels is not None, "fit has looked"
+        return self.inputs or InputLists.of(lists, self.model.transform), lists.labels
+
+    def _step(self, inputs: InputLists, labels: np.ndarray[Any, Any], index: IntArray) -> None:
+        progress, device = self.progress, self.model.device
+        rate = self._learning_rate(progress.step)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        batch = inputs.batch(index).to(device)
+        surrogate, values = self.objective(self.network, batch, inputs.pad(labels, index).to(device), self.generator)
+        self._check_finite("loss", surrogate, index, rate)
+        self.optimiser.zero_grad(set_to_none=True)
+        surrogate.backward()  # type: ignore[no-untyped-call]
+        norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.config.clip_norm)
+        self._check_finite("gradient", norm, index, rate)
+        self.optimiser.step()
+        progress.step += 1
+        progress.batch += 1
+        progress.epoch_loss += float(values.sum())
+        progress.epoch_lists += len(index)
+        self.watch.step(progress.step, progress.epoch_loss / progress.epoch_lists, len(index), rate, float(norm))
+
+    def _check_finite(self, name: str, value: Tensor, index: IntArray, rate: float) -> None:
+        if torch.isfinite(value):
+            return
+        names = ", ".join(self.train_lists.list_ids.take(index[:10]).to_pylist())
+        raise TrainingStoppedError(
+            f"the {name} is {value.item()} at step {self.progress.step}, in a batch with the lists {names}"
+            f"{' …' if len(index) > 10 else ''}: look at their values, or lower the learning rate ({rate:g})"
+        )
+
+    def _learning_rate(self, step: int) -> float:
+        config = self.config
+        warm = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
+        return float(config.learning_rate * config.decay ** (step // config.decay_steps) * warm)
+
+    def _end_epoch(self) -> None:
+        progress = self.progress
+        self.network.eval()
+        value = self._validate()
+        loss = progress.epoch_loss / max(1, progress.epoch_lists)
+        progress.history.append(
+            {"loss": loss, self.config.measure: value, "learning_rate": self._learning_rate(progress.step)}
+        )
+        better = value > progress.best or progress.best_epoch < 0
+        if better:
+            progress.best, progress.best_epoch = value, progress.epoch
+            self.best_weights = {name: tensor.detach().clone() for name, tensor in self.network.state_dict().items()}
+        self.watch.epoch_ends(progress.epoch, progress.step, loss, value, better=better)
+        progress.epoch, progress.batch, progress.epoch_loss, progress.epoch_lists = progress.epoch + 1, 0, 0.0, 0
+        if self.folder is not None and not self._finished:
+            self._save()
+
+    def _validate(self) -> float:
+        """Return the mean of the measure over the validation lists, with greedy slates and without dropout."""
+        values = np.concatenate(
+            [
+                self.measure(self.model.rank(batch, self.measure.k), batch.labels, mask=batch.mask)
+                for batch in self.valid.batches(256)
+            ]
+        )
+        if np.isnan(values).all():
+            raise DataError(f"no validation list has a positive, so {self.measure} cannot choose an epoch")
+        return float(np.nanmean(values))
+
+    # Checkpoints
+
+    def _stop(self) -> None:
+        if self.folder is None:
+            raise TrainingStoppedError("interrupted; without a checkpoint folder the run cannot be resumed")
+        self._save()
+        raise TrainingStoppedError(
+            f"interrupted after step {self.progress.step}; the same command with --resume goes on from there"
+        )
+
+    def _save(self) -> None:
+        assert self.folder is not None, "the caller has looked"
+        tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
+        tensors |= {f"best.{name}": tensor for name, tensor in self.best_weights.items()}
+        for number, state in self.optimiser.state_dict()["state"].items():
+            tensors |= {f"optimiser.{number}.{name}": tensor for name, tensor in state.items()}
+        tensors |= {"baseline": self.objective.baseline, "generator": self.generator.get_state()}
+        tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+        values = {"progress": asdict(self.progress), "identity": self.identity}
+        Checkpoint(self.progress.step, tensors, values).save(self.folder)
+        self.saved_at = time.monotonic()
+
+    def resume(self) -> None:
+        """Go on from the newest checkpoint that is whole."""
+        if self.folder is None:
+            raise UsageError("a run can be resumed only from a checkpoint folder")
+        found, complaints = latest_checkpoint(self.folder)
+        for complaint in complaints:
+            self.watch.say(f"{complaint}; trying the one before it")
+        if found is None:
+            raise DataError(f"{self.folder} holds no checkpoint that can be read: begin anew without --resume")
+        if found.values["identity"] != self.identity:
+            raise UsageError(f"{self.folder} belongs to a run with other lists or options: resume with the same ones")
+        self.progress = Progress(**found.values["progress"])
+        self.network.load_state_dict(_with_prefix(found.tensors, "network."))
+        self.best_weights = _with_prefix(found.tensors, "best.")
+        self._restore_optimiser(_with_prefix(found.tensors, "optimiser."))
+        self.objective.baseline = found.tensors["baseline"]
+        self.generator.set_state(found.tensors["generator"])
+        self.watch.say(f"resuming after step {found.step}")
+
+    def _restore_optimiser(self, tensors: dict[str, Tensor]) -> None:
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in tensors.items():
+            number, name = key.split(".", 1)
+            state.setdefault(int(number), {})[name] = tensor
+        self.optimiser.load_state_dict({"state": state, "param_groups": self.optimiser.state_dict()["param_groups"]})
+
+
+def _lists_to_learn_from(lists: ItemLists) -> ItemLists:
+    """Return the lists in which something can be learned: with a positive and more than one item."""
+    positives = np.add.reduceat(np.append(lists.labels > 0, 0), lists.offsets[:-1]) * (lists.lengths > 0)  # type: ignore[operator]
+    useful = (positives > 0) & (lists.lengths > 1)
+    if not useful.any():
+        raise DataError("no training list has both a positive and a second item: there is nothing to learn from")
+    return lists[useful]
+
+
+def _epoch_seed(seed: int, epoch: int) -> int:
+    return int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])
+
+
+def _identity(config: TrainingConfig, model: Seq2Slate, *parts: ItemLists) -> str:
+    """Return what must be the same for a run to be resumed: its options, its network and its lists."""
+    digest = hashlib.sha256(json.dumps([asdict(config), asdict(model.network.config)]).encode())
+    for lists in parts:
+        assert lists.labels is not None, "fit has looked"
+        digest.update(lists.offsets.tobytes() + lists.labels.tobytes() + lists.features[:1000].tobytes())
+    return digest.hexdigest()
+
+
+def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+@contextmanager
+def _deferred_interrupt() -> Iterator[threading.Event]:
+    """Yield an event that Ctrl-C sets, so that a run stops between two steps; a second Ctrl-C stops it at once."""
+    interrupted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupted
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(*_: object) -> None:
+        interrupted.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)

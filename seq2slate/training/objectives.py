@@ -1,0 +1,172 @@
+"""What a batch of clicked lists tells the network: the gradients of section 3 of the paper.
+
+- **sampling**: slates are drawn from the network, and the expected sequence loss falls by both terms of its gradient,
+  (L - b) ∇log p(π) + ∇L. b is a moving average.
+- **greedy**: the slate is the network's best, and only ∇L is there.
+- **reinforce**: (R - b) ∇log p(π) for any metric R.
+
+Slates are drawn without gradients and scored again with them, in one pass over all steps. Weights and dropout are the
+same in both, so both speak of one policy. Once no positive is left the loss to come is exactly 0, and so is the mean of
+what later steps would add to the first term; a list stops there.
+
+`credit="total"` is the paper's estimator: every choice answers for the loss of the whole slate. With `credit="to_go"` a
+choice answers only for what comes after it, which has the same mean and less noise: the loss of step j depends on the
+choices before j alone, so the choice at j answers for steps j + 1 and on. For a reward, it is what the slate gains from
+slot j on.
+
+The first term is as large as the loss itself while the network knows nothing, and then drowns the second. `score_term`
+weighs it (1 is the paper's estimator, 0 leaves sampled slates with ∇L alone); `normalise` divides the advantages of a
+step by their spread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seq2slate.errors import UsageError
+from seq2slate.metrics import Measure
+from seq2slate.model.decoding import choice_log_probabilities, decode, first_scores
+from seq2slate.model.inputs import NetworkInputs
+from seq2slate.model.network import Encoded, SlateNetwork
+from seq2slate.training.losses import StepWeights, make_loss, step_losses, step_weights
+
+Policy: TypeAlias = Literal["sampling", "greedy", "reinforce"]
+Credit: TypeAlias = Literal["total", "to_go"]
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """What is minimised; the defaults are the paper's."""
+
+    policy: Policy = "sampling"
+    """Where the slates come from, and which terms of the gradient are used."""
+    loss: str = "cross-entropy"
+    """The loss of a step, by the name it has in `training.losses.LOSSES`."""
+    gamma: float | None = None
+    """The sharpness of the smooth hinge."""
+    step_weights: StepWeights = "uniform"
+    """How much each step counts."""
+    k: int | None = None
+    """Only the first k steps count, and only they are decoded; all if None."""
+    credit: Credit = "total"
+    """What a choice answers for."""
+    score_term: float = 1.0
+    """Weight of the term (L - b) ∇log p of the sampling policy."""
+    normalise: bool = False
+    """Whether the advantages of each step are divided by their standard deviation over the batch."""
+    baseline_decay: float = 0.99
+    """Of the moving average that is subtracted from losses and rewards."""
+    reward: str = "NDCG@10"
+    """What `reinforce` maximises: the name of a measure."""
+
+    def __post_init__(self) -> None:
+        for name, choices in (("policy", Policy), ("credit", Credit), ("step_weights", StepWeights)):
+            if getattr(self, name) not in get_args(choices):
+                raise UsageError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(get_args(choices))}")
+        if not 0 <= self.baseline_decay < 1:
+            raise UsageError(f"baseline_decay must be at least 0 and below 1, got {self.baseline_decay}")
+        make_loss(self.loss, gamma=self.gamma)
+        Measure.parse(self.reward)
+
+
+class Objective:
+    """An objective with its moving average, which is part of a run's state."""
+
+    def __init__(self, config: ObjectiveConfig) -> None:
+        self.config = config
+        self.loss = make_loss(config.loss, gamma=config.gamma)
+        self.reward = Measure.parse(config.reward)
+        self.baseline = torch.zeros(0)
+        """(K,) the moving average of what each step answers for, (1,) with total credit; empty at first."""
+
+    def __call__(
+        self, network: SlateNetwork, inputs: NetworkInputs, labels: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Return what to call `backward` on, and the loss (or the reward) of each list (B,) for people to watch."""
+        encoded = network.encode(inputs, generator=generator)
+        if network.config.decoder == "one-step":
+            return self._one_step(network, encoded, labels)
+        drawn = None if self.config.policy == "greedy" else generator
+        slates = decode(network, encoded, self.config.k, generator=drawn, positives=labels).slates
+        stops = steps_that_matter(slates, labels)
+        steps = max(1, int(stops.max()))
+        slates = slates[:, :steps].where(torch.arange(steps, device=slates.device) < stops[:, None], -1)
+        scores = network.score(encoded, slates, stops)
+        if self.config.policy == "reinforce":
+            return self._reinforce(scores, slates, labels, encoded.mask)
+        return self._supervised(scores, slates, labels, encoded.mask)
+
+    def _one_step(self, network: SlateNetwork, encoded: Encoded, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss of the first step: with one step there is no slate to draw."""
+        losses = self.loss(first_scores(network, encoded), labels, mask=encoded.mask)
+        return losses.mean(), losses.detach()
+
+    def _supervised(self, scores: Tensor, slates: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        weights = step_weights(self.config.step_weights, slates.shape[1], k=self.config.k).to(scores)
+        losses = step_losses(scores, labels, slates, mask, loss=self.loss) * weights
+        total = losses.sum(1)
+        surrogate = total.mean()
+        if self.config.policy == "sampling" and self.config.score_term:
+            detached = losses.detach()
+            cost = detached.flip(1).cumsum(1).flip(1) - detached  # of the steps after each
+            surrogate = surrogate + self.config.score_term * self._score_term(scores, slates, cost, total.detach())
+        return surrogate, total.detach()
+
+    def _reinforce(self, scores: Tensor, slates: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        rewards = self._rewards_of_prefixes(slates, labels, mask).to(scores)
+        final = rewards[:, -1]
+        to_come = final[:, None] - rewards[:, :-1]
+        return self._score_term(scores, slates, -to_come, -final), final
+
+    def _rewards_of_prefixes(self, slates: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+        """Return (B, K + 1) the reward of the first 0, 1, … K slots; only 0 and K with total credit."""
+        arrays = [tensor.cpu().numpy() for tensor in (slates, labels, mask)]
+        counts = range(slates.shape[1] + 1)
+        rewards = np.zeros((len(slates), len(counts)))
+        for count in counts if self.config.credit == "to_go" else counts[-1:]:
+            rewards[:, count] = np.nan_to_num(self.reward(arrays[0][:, :count], arrays[1], mask=arrays[2]))
+        return torch.from_numpy(rewards).to(slates.device)
+
+    def _score_term(self, scores: Tensor, slates: Tensor, to_go: Tensor, total: Tensor) -> Tensor:
+        """Return the mean over lists of Σ_j (cost - b) log p(π_j): the cost is `to_go` (B, K) or `total` (B,)."""
+        placed = slates >= 0
+        if self.config.credit == "to_go":
+            cost, counted = to_go, placed
+        else:
+            cost, counted = total[:, None], placed.any(1, keepdim=True)
+        advantage = cost - self._moving_average(cost, counted)
+        if self.config.normalise:
+            variance = (advantage**2 * counted).sum(0) / counted.sum(0).clamp(min=1)
+            advantage = advantage / variance.sqrt().clamp(min=1e-6)
+        return (advantage * choice_log_probabilities(scores, slates) * placed).sum(1).mean()
+
+    def _moving_average(self, cost: Tensor, counted: Tensor) -> Tensor:
+        """Return the baseline from before this batch, then move it; what was never seen starts at its first mean."""
+        width = cost.shape[1]
+        means = (cost * counted).sum(0) / counted.sum(0).clamp(min=1)
+        if len(self.baseline) < width:
+            self.baseline = torch.cat([self.baseline.to(means), means[len(self.baseline) :]])
+        before = self.baseline[:width].clone()
+        decay = self.config.baseline_decay
+        self.baseline[:width] = torch.where(counted.any(0), decay * before + (1 - decay) * means, before)
+        return before
+
+
+def steps_that_matter(slates: Tensor, labels: Tensor) -> Tensor:
+    """Return (B,) the steps up to and including the one that places the last positive, or all if one is not placed.
+
+    >>> slates = torch.tensor([[2, 0, 1], [2, 0, 1], [0, 1, 2]])
+    >>> steps_that_matter(slates, labels=torch.tensor([[1, 0, 0], [0, 0, 0], [0, 0, 1]]))
+    tensor([2, 0, 3])
+    """
+    steps = torch.arange(1, slates.shape[1] + 1, device=slates.device)
+    placed = slates >= 0
+    positive = (labels.gather(1, slates.clamp(min=0)) > 0) & placed
+    last = (positive * steps).amax(1) if len(steps) else steps.new_zeros(len(slates))
+    missing = (labels > 0).sum(1) > positive.sum(1)
+    return torch.where(missing, placed.sum(1), last)
