@@ -1,5 +1,8 @@
 """seq2slate: re-rank whole slates. The public names, in the order of the flow."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
 from seq2slate.baselines.cross_fit import cross_fit
 from seq2slate.baselines.linear import RidgeRanker
@@ -16,7 +19,35 @@ from seq2slate.data.synthetic import generate
 from seq2slate.evaluation.evaluate import evaluate
 from seq2slate.metrics import Measure
 
+if TYPE_CHECKING:
+    from seq2slate.model.network import NetworkConfig
+    from seq2slate.model.seq2slate import Seq2Slate, Slate
+    from seq2slate.training.config import PRESETS, TrainingConfig
+    from seq2slate.training.fit import fit
+    from seq2slate.training.objectives import ObjectiveConfig
+    from seq2slate.training.train import Choices, train_model
+
 __version__ = "0.1.0"
+
+_NEED_TORCH = {
+    "NetworkConfig": "seq2slate.model.network",
+    "Seq2Slate": "seq2slate.model.seq2slate",
+    "Slate": "seq2slate.model.seq2slate",
+    "ObjectiveConfig": "seq2slate.training.objectives",
+    "TrainingConfig": "seq2slate.training.config",
+    "PRESETS": "seq2slate.training.config",
+    "fit": "seq2slate.training.fit",
+    "Choices": "seq2slate.training.train",
+    "train_model": "seq2slate.training.train",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs PyTorch, which takes seconds, only when it is asked for."""
+    if name not in _NEED_TORCH:
+        raise AttributeError(f"module 'seq2slate' has no attribute {name!r}")
+    return getattr(import_module(_NEED_TORCH[name]), name)
+
 
 __all__ = [
     # lists
@@ -24,6 +55,9 @@ __all__ = [
     "from_table", "to_table", "stream_parquet", "summarise", "generate",
     # users and features
     "make_user", "label_log", "FeatureTransform",
+    # the network and its training
+    "Seq2Slate", "Slate", "NetworkConfig", "ObjectiveConfig", "TrainingConfig", "PRESETS",
+    "Choices", "fit", "train_model",
     # rankers
     "Ranker", "rank_lists", "reorder_lists", "load_ranker", "cross_fit",
     "BaseOrder", "RandomOrder", "RidgeRanker", "LoggedCeiling", "ShownCeiling",

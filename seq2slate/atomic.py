@@ -30,9 +30,9 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         yield partial
         partial.chmod(0o666 & ~_umask())
-        _sync(partial)
+        sync(partial)
         partial.replace(final)
-        _sync(final.parent)
+        sync(final.parent)
     except OSError as error:
         if error.errno is not None and error.filename is None:  # a full disk does not say which file it has no room for
             error.filename = os.fspath(final)
@@ -41,7 +41,8 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until a file or folder has reached the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -36,7 +36,7 @@ Quantile = Annotated[
     float | None, typer.Option("--q", min=0, max=1, help="Share of the pairs of a list that are similar.")
 ]
 RelevantFrom = Annotated[float | None, typer.Option(help="The lowest grade that is relevant; 2 unless given.")]
-Seed = Annotated[int, typer.Option(help="Everything random follows from it.")]
+Seed = Annotated[int, typer.Option(min=0, help="Everything random follows from it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
@@ -62,6 +62,39 @@ class NoPositives(StrEnum):
     skip = "skip"
     zero = "zero"
     one = "one"
+
+
+class PresetName(StrEnum):
+    """Choices that belong together."""
+
+    default = "default"
+    paper = "paper"
+
+
+class LossName(StrEnum):
+    """The losses of a step."""
+
+    cross_entropy = "cross-entropy"
+    hinge = "hinge"
+    smooth_hinge = "smooth-hinge"
+    list_net = "list-net"
+    pairwise_logistic = "pairwise-logistic"
+    approximate_ndcg = "approximate-ndcg"
+
+
+class PolicyName(StrEnum):
+    """Where slates come from in training."""
+
+    sampling = "sampling"
+    greedy = "greedy"
+    reinforce = "reinforce"
+
+
+class DecoderName(StrEnum):
+    """How slates are decoded."""
+
+    sequential = "sequential"
+    one_step = "one-step"
 
 
 def _show_version(value: bool) -> None:
@@ -190,6 +223,55 @@ def evaluate(
 
 
 @app.command()
+def train(
+    data: Annotated[str, typer.Argument(metavar="TRAIN", help="Labelled lists, in base order.")],
+    out: Annotated[Path, typer.Option(help="Folder for the trained model.")],
+    valid: Annotated[
+        str | None, typer.Option(help="Lists that choose the epoch; a tenth of TRAIN if not given.")
+    ] = None,
+    preset: Annotated[PresetName, typer.Option(help="Where the choices start from.")] = PresetName.default,
+    loss: Annotated[LossName | None, typer.Option(help="The loss of a step.")] = None,
+    policy: Annotated[PolicyName | None, typer.Option(help="Where the slates come from that are learned from.")] = None,
+    decoder: Annotated[DecoderName | None, typer.Option(help="Place items step by step, or sort once.")] = None,
+    k: Annotated[int | None, typer.Option(min=1, help="Only the first k slots count.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the lists, at most.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Of Adam.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Lists in a step.")] = None,
+    seed: Seed = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")] = False,
+    tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard scalars.")] = None,
+) -> None:
+    """Train a model on clicked lists; Ctrl-C stops and keeps what is done."""
+    from seq2slate.training.train import Choices, train_model
+
+    choices = Choices(preset, loss, policy, decoder, k, epochs, learning_rate, batch_size, seed)
+    lists = read(data)
+    chosen = None if valid is None else read(valid)
+    _, history = train_model(lists, chosen, choices, out=out, resume=resume, tensorboard=tensorboard)
+    typer.echo(
+        f"{out}: {history.measure} {history.best:.4f} on the validation lists, in epoch {history.best_epoch + 1}"
+    )
+
+
+@app.command()
+def rerank(
+    model: Annotated[Path, typer.Argument(help="Folder of a trained model, or of any ranker.")],
+    source: Annotated[str, typer.Argument(metavar="IN", help="Lists in base order.")],
+    out: Annotated[Path, typer.Argument(help="File for the slates: .parquet or .jsonl.")],
+    k: Annotated[int | None, typer.Option(min=1, help="Slots of a slate; all items if not given.")] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw slates from the model instead of the best.")] = False,
+    temperature: Annotated[float, typer.Option(help="Above 1 draws more freely, below 1 less.")] = 1.0,
+    seed: Seed = 0,
+) -> None:
+    """Put lists in a better order: ids out, best first, with the log-probability of each choice."""
+    from seq2slate.model.slates import rerank_lists, write_slates
+
+    slates = rerank_lists(load_ranker(model), read(source), k, seed=seed if sample else None, temperature=temperature)
+    write_slates(slates, out)
+    typer.echo(f"{out}: {slates.num_rows:,} slates")
+
+
+@app.command()
 def demo(
     lists: Annotated[int, typer.Option(min=50, help="Number of lists to generate.")] = 4000,
     items: Annotated[float, typer.Option(min=5, help="Mean number of items of a list.")] = 25,
@@ -209,6 +291,8 @@ def main() -> None:
         _fail(str(error))
     except OSError as error:  # no space, no permission, no such folder: the system's own words name the file
         _fail(str(error))
+    except MemoryError as error:
+        _fail(f"out of memory: {error}")
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         sys.exit(130)

@@ -14,7 +14,17 @@ from seq2slate.data.ranker import Ranker
 from seq2slate.errors import DataError, UsageError
 from seq2slate.model.saving import SavedRanker, load_saved
 
-SAVED_RANKERS: dict[str, Callable[[SavedRanker], Ranker]] = {"ridge": RidgeRanker.from_saved}
+
+def _open_network(saved: SavedRanker) -> Ranker:
+    from seq2slate.model.seq2slate import Seq2Slate  # loads PyTorch, which no other ranker needs
+
+    return Seq2Slate.from_saved(saved)
+
+
+SAVED_RANKERS: dict[str, Callable[[SavedRanker], Ranker]] = {
+    "ridge": RidgeRanker.from_saved,
+    "seq2slate": _open_network,
+}
 """The kinds of ranker that a folder may hold."""
 
 BUILT_IN = ("base", "random", "ceiling-logged", "ceiling-shown")

@@ -310,7 +310,7 @@ def scan(user: User, slates: IntArray, relevance: Doubles, similar: BoolArray | 
 
 def observation_probability(n_slots: int, eta: float) -> Doubles:
     """Return (K,) the probability 1/i^eta that the user looks at each slot; i counts from 1."""
-    probability: Doubles = 1.0 / np.arange(1, n_slots + 1, dtype=np.float64) ** eta
+    probability: Doubles = np.arange(1, n_slots + 1, dtype=np.float64) ** -eta
     return probability
 
 

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from seq2slate.atomic import sync
 from seq2slate.data.features import FeatureTransform
 from seq2slate.errors import DataError
 
@@ -83,6 +84,8 @@ def _replaced_folder(final: Path) -> Iterator[Path]:
     partial = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".partial", dir=final.parent))
     try:
         yield partial
+        for path in (*partial.iterdir(), partial):
+            sync(path)
         partial.chmod(0o755)
         if final.exists():
             if any(final.iterdir()) and not (final / "config.json").is_file():

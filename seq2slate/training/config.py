@@ -58,5 +58,9 @@ class Preset:
 
 PRESETS = {
     "paper": Preset(NetworkConfig(), TrainingConfig()),
+    "default": Preset(
+        NetworkConfig(base_prior=True),
+        TrainingConfig(ObjectiveConfig(policy="greedy", step_weights="dcg"), learning_rate=1e-3, l2=1e-5),
+    ),
 }
 """By the name that the command line gives them."""
