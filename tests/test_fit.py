@@ -1,0 +1,186 @@
+"""Training: it learns, stops, resumes to the same weights, and says what is wrong."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from seq2slate.data.lists import ItemLists
+from seq2slate.errors import DataError, UsageError
+from seq2slate.model.network import NetworkConfig
+from seq2slate.model.seq2slate import Seq2Slate
+from seq2slate.training.config import PRESETS, TrainingConfig
+from seq2slate.training.fit import TrainingStoppedError, fit
+from seq2slate.training.objectives import Objective, ObjectiveConfig
+from seq2slate.training.train import Choices, train_model
+
+SMALL = NetworkConfig(hidden=16)
+QUICK = TrainingConfig(epochs=3, batch_size=16, learning_rate=3e-3, checkpoint_seconds=0)
+
+
+def clicked_lists(n_lists: int, seed: int = 0) -> ItemLists:
+    """Lists in which the item with the largest second feature is clicked; the base order knows nothing."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(0, 9, n_lists)
+    features = rng.normal(size=(lengths.sum(), 4))
+    lists = ItemLists(features, np.concatenate([[0], lengths.cumsum()]))
+    labels = np.concatenate([one.features[:, 1] == one.features[:, 1].max(initial=-9) for one in lists])
+    return replace(lists, labels=labels.astype(np.float32))
+
+
+TRAIN, VALID = clicked_lists(160, seed=1), clicked_lists(60, seed=2)
+
+
+def weights(model: Seq2Slate) -> dict[str, list[float]]:
+    return {name: tensor.tolist() for name, tensor in model.network.state_dict().items()}
+
+
+@pytest.mark.parametrize("policy", ["sampling", "greedy", "reinforce"])
+@pytest.mark.parametrize("decoder", ["sequential", "one-step"])
+def test_every_policy_learns_what_is_clicked(policy: str, decoder: str) -> None:
+    objective = ObjectiveConfig(policy=policy, credit="to_go")  # type: ignore[arg-type]
+    config = TrainingConfig(objective, epochs=12, batch_size=16, learning_rate=1e-2, l2=0, patience=12)
+    model = Seq2Slate.create(TRAIN, replace(SMALL, decoder=decoder, dropout=0))
+    history = fit(model, TRAIN, VALID, config, quiet=True)
+    assert history.best > 0.9
+    assert len(history.epochs) == 12
+
+
+@pytest.mark.parametrize("loss", ["hinge", "smooth-hinge", "list-net", "pairwise-logistic", "approximate-ndcg"])
+def test_every_loss_learns_what_is_clicked(loss: str) -> None:
+    config = TrainingConfig(ObjectiveConfig("greedy", loss), epochs=12, batch_size=16, learning_rate=1e-2, patience=12)
+    model = Seq2Slate.create(TRAIN, replace(SMALL, dropout=0))
+    assert fit(model, TRAIN, VALID, config, quiet=True).best > 0.85
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_does_not() -> None:
+    runs = []
+    for seed in (4, 4, 5):
+        model = Seq2Slate.create(TRAIN, SMALL, seed=1)
+        fit(model, TRAIN, VALID, replace(QUICK, seed=seed), quiet=True)
+        runs.append(weights(model))
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_the_best_epoch_is_kept_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = iter([0.5, 0.9, 0.1, 0.2, 0.3])
+    kept: list[dict[str, list[float]]] = []
+    model = Seq2Slate.create(TRAIN, SMALL)
+
+    def validate(run: object) -> float:
+        kept.append(weights(model))
+        return next(values)
+
+    monkeypatch.setattr("seq2slate.training.fit._Run._validate", validate)
+    history = fit(model, TRAIN, VALID, replace(QUICK, epochs=5, patience=2), quiet=True)
+    assert (history.best_epoch, history.best) == (1, 0.9)
+    assert len(history.epochs) == 4, "two epochs without a better one end the run"
+    assert weights(model) == kept[1] != kept[3]
+
+
+def test_an_interrupted_run_resumes_to_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    straight = Seq2Slate.create(TRAIN, SMALL)
+    fit(straight, TRAIN, VALID, QUICK, quiet=True)
+    model, folder = Seq2Slate.create(TRAIN, SMALL), tmp_path / "checkpoints"
+    calls, step = 0, Objective.__call__
+
+    def press_ctrl_c(self: Objective, *arguments: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls in (4, 15):
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Objective, "__call__", press_ctrl_c)
+    for resume in (False, True):
+        with pytest.raises(TrainingStoppedError, match="--resume"):
+            fit(model, TRAIN, VALID, QUICK, checkpoints=folder, resume=resume, quiet=True)
+        model = Seq2Slate.create(TRAIN, SMALL)  # as in a new process
+    with pytest.raises(UsageError, match="resume it"):
+        fit(model, TRAIN, VALID, QUICK, checkpoints=folder, quiet=True)
+    fit(model, TRAIN, VALID, QUICK, checkpoints=folder, resume=True, quiet=True)
+    assert weights(model) == weights(straight)
+    assert not folder.exists()
+
+
+def test_a_run_is_not_resumed_with_other_lists_or_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Objective.__call__
+
+    def press_ctrl_c(self: Objective, *arguments: object) -> object:
+        os.kill(os.getpid(), signal.SIGINT)
+        return step(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Objective, "__call__", press_ctrl_c)
+    model = Seq2Slate.create(TRAIN, SMALL)
+    with pytest.raises(TrainingStoppedError):
+        fit(model, TRAIN, VALID, QUICK, checkpoints=tmp_path, quiet=True)
+    for lists, config in ((TRAIN[:100], QUICK), (TRAIN, replace(QUICK, learning_rate=1e-4))):
+        with pytest.raises(UsageError, match="other lists or options"):
+            fit(model, lists, VALID, config, checkpoints=tmp_path, resume=True, quiet=True)
+    with pytest.raises(DataError, match="no checkpoint"):
+        fit(model, TRAIN, VALID, QUICK, checkpoints=tmp_path / "elsewhere", resume=True, quiet=True)
+
+
+def test_a_loss_that_is_not_a_number_names_the_lists() -> None:
+    model = Seq2Slate.create(TRAIN, SMALL)
+    with torch.no_grad():
+        model.network.w_enc.fill_(torch.nan)
+    with pytest.raises(TrainingStoppedError, match=r"is nan at step 0, in a batch with the lists [0-9]+"):
+        fit(model, TRAIN, VALID, QUICK, quiet=True)
+
+
+def test_lists_that_teach_nothing_are_said_to() -> None:
+    model = Seq2Slate.create(TRAIN, SMALL)
+    with pytest.raises(DataError, match="nothing to learn from"):
+        fit(model, replace(TRAIN, labels=np.zeros(TRAIN.n_items, np.float32)), VALID, QUICK, quiet=True)
+    with pytest.raises(DataError, match="training lists have no labels"):
+        fit(model, replace(TRAIN, labels=None), VALID, QUICK, quiet=True)
+    with pytest.raises(DataError, match="cannot choose an epoch"):
+        fit(model, TRAIN, replace(VALID, labels=np.zeros(VALID.n_items, np.float32)), QUICK, quiet=True)
+
+
+def test_long_lists_may_be_sampled_down() -> None:
+    model = Seq2Slate.create(TRAIN, SMALL)
+    history = fit(model, TRAIN, VALID, replace(QUICK, max_items=4), quiet=True)
+    assert len(history.epochs) == 3
+
+
+def test_choices_change_the_preset_and_nothing_else() -> None:
+    preset = Choices("paper", loss="hinge", policy="greedy", decoder="one-step", k=5, epochs=2, seed=7).resolve()
+    assert preset.network == replace(PRESETS["paper"].network, decoder="one-step")
+    objective = replace(PRESETS["paper"].training.objective, loss="hinge", policy="greedy", k=5)
+    assert preset.training == replace(PRESETS["paper"].training, objective=objective, epochs=2, seed=7)
+    assert Choices("paper", policy="reinforce").resolve().training.l2 == 0
+    with pytest.raises(UsageError, match="choose one of"):
+        Choices("best").resolve()
+
+
+def test_the_paper_preset_is_the_papers() -> None:
+    paper = PRESETS["paper"]
+    training, objective = paper.training, paper.training.objective
+    assert (paper.network.hidden, paper.network.dropout, paper.network.initial_range) == (128, 0.1, 0.1)
+    assert (training.batch_size, training.learning_rate, training.decay, training.decay_steps) == (
+        128,
+        3e-4,
+        0.96,
+        1000,
+    )
+    assert (training.l2, objective.baseline_decay, objective.reward) == (3e-4, 0.99, "NDCG@10")
+    assert (objective.policy, objective.loss, objective.credit) == ("sampling", "cross-entropy", "total")
+
+
+def test_a_tenth_is_held_out_and_the_folder_is_written(tmp_path: Path) -> None:
+    model, history = train_model(TRAIN, None, Choices("paper", epochs=1), out=tmp_path / "model", quiet=True)
+    assert sorted(os.listdir(tmp_path)) == ["model"]
+    assert len(history.epochs) == 1
+    assert model.rank(VALID.batch()).shape == (60, 8)
+
+
+def test_tensorboard_gets_its_scalars(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
+    fit(Seq2Slate.create(TRAIN, SMALL), TRAIN, VALID, replace(QUICK, epochs=1), tensorboard=tmp_path, quiet=True)
+    assert any("tfevents" in name for name in os.listdir(tmp_path))
