@@ -86,7 +86,6 @@ def _decode_in_steps(
         wanted.any(1), torch.arange(len(wanted), device=wanted.device), encoded.states, force=True
     )
     layers = [layer.stepper() for layer in network.decoder_layers]
-    w_dec = network.w_dec.t().contiguous()
     for step in range(steps):
         if not len(lists):
             break
@@ -97,7 +96,7 @@ def _decode_in_steps(
         for depth, layer in enumerate(layers):
             states[depth] = layer.step(read, states[depth])
             read = states[depth][0]
-        queries = torch.mm(read if encoded.keep is None else read * encoded.keep[lists], w_dec)
+        queries = network.queries(read, None if encoded.keep is None else encoded.keep[lists])
         kernels.pointer_factors(queries)
         kernels.pointer_step(state, step, lists, queries)
         if positives is not None:

@@ -36,7 +36,7 @@ def native_library() -> ctypes.CDLL | None:
     for wishes in _WISHES:
         try:
             return ctypes.CDLL(str(_compiled(compiler, wishes)))
-        except (OSError, subprocess.SubprocessError):
+        except (OSError, RuntimeError, subprocess.SubprocessError):  # RuntimeError: there is no home folder
             continue
     return None
 

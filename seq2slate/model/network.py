@@ -148,7 +148,7 @@ class SlateNetwork(nn.Module):
         memory, states = self._read(items, inputs.mask)
         memory = self._dropped(memory, generator)
         keep = self._keep(memory, generator)
-        keys = functional.linear(memory.transpose(0, 1), self.w_enc)
+        keys = memory.transpose(0, 1) @ self.w_enc
         return Encoded(items, keys, states, inputs.mask, self._bias(inputs.mask), self._interaction(items), keep)
 
     def _item_vectors(self, inputs: NetworkInputs) -> Tensor:
@@ -232,7 +232,7 @@ class SlateNetwork(nn.Module):
 
     def queries(self, outputs: Tensor, keep: Tensor | None) -> Tensor:
         """Return W_dec d_j for the decoder's outputs (…, R, D)."""
-        return functional.linear(outputs if keep is None else outputs * keep, self.w_dec)
+        return (outputs if keep is None else outputs * keep) @ self.w_dec
 
     def score(self, encoded: Encoded, slates: Tensor, stops: Tensor | None = None) -> Tensor:
         """Return the scores (B, K, N) of every step of given slates (B, K), with gradients.

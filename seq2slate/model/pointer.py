@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from seq2slate.model.kernels import Rows, kernels_for
 
@@ -42,6 +43,7 @@ class _PointerScores(torch.autograd.Function):
         return scores
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         keys, queries, v = ctx.saved_tensors
         dkeys, dqueries, dv = torch.zeros_like(keys), torch.zeros_like(queries), v.new_zeros(len(keys), len(v))

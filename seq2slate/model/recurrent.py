@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from seq2slate.model.kernels import kernels_for
 
@@ -47,7 +48,8 @@ class RecurrentLayer(nn.Module):
     ) -> tuple[Tensor, State]:
         """Return the outputs (T, B, D) and each list's state after step `last` (B,), which is T - 1 if none is given.
 
-        With `start` (F,) every list reads that vector first, and x from the second step on.
+        With `start` (F,) every list reads that vector first, and x from the second step on. Without a step, the state is
+        the one given.
         """
         raise NotImplementedError
 
@@ -61,8 +63,8 @@ class LstmLayer(RecurrentLayer):
 
     def __init__(self, n_inputs: int, n_units: int) -> None:
         super().__init__(n_inputs, n_units)
-        self.weight_input = nn.Parameter(torch.empty(4 * n_units, n_inputs))
-        self.weight_hidden = nn.Parameter(torch.empty(4 * n_units, n_units))
+        self.weight_input = nn.Parameter(torch.empty(n_inputs, 4 * n_units))  # as the products read them
+        self.weight_hidden = nn.Parameter(torch.empty(n_units, 4 * n_units))
         self.bias = nn.Parameter(torch.empty(4 * n_units))
 
     def scan(  # noqa: D102
@@ -77,6 +79,8 @@ class LstmLayer(RecurrentLayer):
         n_lists = x.shape[1]
         if state is None:
             state = (x.new_zeros(n_lists, self.n_units), x.new_zeros(n_lists, self.n_units))
+        if not rows:
+            return x.new_zeros(0, n_lists, self.n_units), state
         if last is None:
             last = torch.full((n_lists,), len(rows) - 1, device=x.device)
         weights = (self.weight_input, self.weight_hidden, self.bias)
@@ -84,18 +88,17 @@ class LstmLayer(RecurrentLayer):
         return outputs, (h, c)
 
     def stepper(self) -> Stepper:  # noqa: D102
-        weights = (self.weight_input.detach(), self.weight_hidden.detach(), self.bias.detach())
-        return _LstmStepper(weights[0].t().contiguous(), weights[1].t().contiguous(), weights[2])
+        return _LstmStepper(self.weight_input.detach(), self.weight_hidden.detach(), self.bias.detach())
 
 
 class _LstmStepper:
-    def __init__(self, from_input: Tensor, from_hidden: Tensor, bias: Tensor) -> None:
-        self._from_input, self._from_hidden, self._bias = from_input, from_hidden, bias
+    def __init__(self, weight_input: Tensor, weight_hidden: Tensor, bias: Tensor) -> None:
+        self._weight_input, self._weight_hidden, self._bias = weight_input, weight_hidden, bias
 
     def step(self, x: Tensor, state: State) -> State:
         before_h, before_c = state
         h, c = torch.empty_like(before_h), torch.empty_like(before_c)
-        gates = torch.mm(x, self._from_input).addmm_(before_h, self._from_hidden)
+        gates = torch.mm(x, self._weight_input).addmm_(before_h, self._weight_hidden)
         kernels_for(gates).lstm_forward(gates, self._bias, before_c, c, h)
         return h, c
 
@@ -118,7 +121,6 @@ class _LstmScan(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         steps, (n_lists, n_units) = len(rows), h0.shape
         kernels = kernels_for(x)
-        from_input, from_hidden = weight_input.t().contiguous(), weight_hidden.t().contiguous()
         keep = any(ctx.needs_input_grad)  # what the backward pass needs; without it buffers are used again
         gates = x.new_empty(steps if keep else 1, n_lists, 4 * n_units)
         c = x.new_empty(steps + 1 if keep else 2, n_lists, n_units)  # c[t] and h[t] are the state before step t
@@ -134,12 +136,12 @@ class _LstmScan(torch.autograd.Function):
             c_before, c_after = c_views[t % len(c)][:active], c_views[(t + 1) % len(c)][:active]
             h_before, h_after = h_views[t][:active], h_views[t + 1][:active]
             if start is None:
-                torch.mm(inputs[t][:active], from_input, out=gate)
+                torch.mm(inputs[t][:active], weight_input, out=gate)
             elif t == 0:
-                gate.copy_(torch.mv(weight_input, start).expand_as(gate))
+                gate.copy_((start @ weight_input).expand_as(gate))
             else:
-                torch.mm(inputs[t - 1][:active], from_input, out=gate)
-            gate.addmm_(h_before, from_hidden)
+                torch.mm(inputs[t - 1][:active], weight_input, out=gate)
+            gate.addmm_(h_before, weight_hidden)
             kernels.lstm_forward(gate, bias, c_before, c_after, h_after)
             if t in ends:
                 h_last[ends[t]], c_last[ends[t]] = h_views[t + 1][ends[t]], c_views[(t + 1) % len(c)][ends[t]]
@@ -148,6 +150,7 @@ class _LstmScan(torch.autograd.Function):
         return h[1:], h_last, c_last
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         doutputs, dh_last, dc_last = gradients
         x, start, weight_input, weight_hidden, gates, h, c = ctx.saved_tensors
@@ -156,7 +159,7 @@ class _LstmScan(torch.autograd.Function):
         dx = torch.zeros_like(x) if ctx.needs_input_grad[0] else None
         dstart = None
         dweight_input, dweight_hidden = torch.zeros_like(weight_input), torch.zeros_like(weight_hidden)
-        dbias = weight_input.new_zeros(len(weight_input))
+        dbias = weight_input.new_zeros(weight_input.shape[1])
         dh, dc = torch.zeros_like(h[0]), torch.zeros_like(c[0])
         dgates = torch.empty_like(gates[0])
         inputs, gate_views, c_views, h_views = (tensor.unbind(0) for tensor in (x, gates, c, h))
@@ -169,17 +172,17 @@ class _LstmScan(torch.autograd.Function):
                 dc[ctx.ends[t]] += dc_last[ctx.ends[t]]
             c_before, c_after = c_views[t][:active], c_views[t + 1][:active]
             kernels.lstm_backward(gate_views[t][:active], c_before, c_after, dh_now, dc_now, dgate)
-            torch.mm(dgate, weight_hidden, out=dh_now)
-            dweight_hidden.addmm_(dgate.t(), h_views[t][:active])
+            torch.mm(dgate, weight_hidden.t(), out=dh_now)
+            dweight_hidden.addmm_(h_views[t][:active].t(), dgate)
             summed = dgate.sum(0)
             dbias += summed
             if start is not None and t == 0:
-                dstart = summed @ weight_input
-                dweight_input.addr_(summed, start)
+                dstart = weight_input @ summed
+                dweight_input.addr_(start, summed)
                 continue
-            dweight_input.addmm_(dgate.t(), inputs[t - shift][:active])
+            dweight_input.addmm_(inputs[t - shift][:active].t(), dgate)
             if dx is not None:
-                torch.mm(dgate, weight_input, out=dx[t - shift, :active])
+                torch.mm(dgate, weight_input.t(), out=dx[t - shift, :active])
         return dx, dstart, dweight_input, dweight_hidden, dbias, dh, dc, None, None
 
 
@@ -211,6 +214,8 @@ class GruLayer(RecurrentLayer):
         if start is not None:
             x = torch.cat([start.expand(1, n_lists, -1), x])
         h = x.new_zeros(n_lists, self.n_units) if state is None else state[0]
+        if not rows:
+            return x.new_zeros(0, n_lists, self.n_units), (h,)
         outputs = []
         for read, active in zip(x, rows, strict=False):
             h = torch.cat([self.cell(read[:active], h[:active]), h[active:]])
