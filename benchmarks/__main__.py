@@ -11,12 +11,16 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import batches, clicks
+from benchmarks import batches, clicks, network
 
 RESULTS = Path(__file__).with_name("results.json")
 BENCHMARKS = {
     "Simulated diverse-clicks, n=25, F=136, lists per second": clicks.run,
     "Share of padding in batches of 128": batches.run,
+    "Training step, full permutation, 15% positives, against the textbook": network.training,
+    "Greedy decoding of a batch, against the textbook": network.decoding,
+    "Cost of sequential over one-step decoding, n=10": network.sequential_cost,
+    "Growth with the length of the lists": network.growth,
 }
 
 

@@ -8,12 +8,10 @@ import torch
 from torch import Tensor
 
 from seq2slate.errors import UsageError
-from seq2slate.model.kernels import Decoding, kernels_for, sampled_items
+from seq2slate.model.kernels import Decoding, LstmDecoder, fused_kernels_for, kernels_for, sampled_items
 from seq2slate.model.network import Encoded, SlateNetwork, slots_of_items
 from seq2slate.model.pointer import pointer_factors
-from seq2slate.model.recurrent import State
-
-_COMPACT_BELOW = 0.8  # lists that have ended are dropped from the work when fewer than this share go on
+from seq2slate.model.recurrent import LstmLayer, State
 
 
 @dataclass(frozen=True)
@@ -80,13 +78,28 @@ def _decode_in_steps(
     positives: Tensor | None,
 ) -> Decoded:
     state = _decoding(network, encoded, steps, draws, sharpness)
-    kernels = kernels_for(state.keys)
     wanted = encoded.mask if positives is None else positives > 0
-    lists, states = _going_on(
-        wanted.any(1), torch.arange(len(wanted), device=wanted.device), encoded.states, force=True
+    fused, layers = fused_kernels_for(state.keys), network.decoder_layers
+    if fused is not None and len(layers) == 1 and isinstance(layers[0], LstmLayer):
+        fused.lstm_decode(state, _lstm_decoder(network, encoded, layers[0], wanted))
+    else:
+        _take_steps(network, encoded, state, wanted)
+    return Decoded(state.slates, state.scores)
+
+
+def _lstm_decoder(network: SlateNetwork, encoded: Encoded, layer: LstmLayer, wanted: Tensor) -> LstmDecoder:
+    items, (h, c) = encoded.items.contiguous(), encoded.states[0]
+    go, w_dec = network.go.detach(), network.w_dec.detach()
+    return LstmDecoder(
+        layer.weights, items, go, w_dec, encoded.keep, h.contiguous(), c.contiguous(), wanted.contiguous()
     )
-    layers = [layer.stepper() for layer in network.decoder_layers]
-    for step in range(steps):
+
+
+def _take_steps(network: SlateNetwork, encoded: Encoded, state: Decoding, wanted: Tensor) -> None:
+    """Decode step by step, with any layers on any device."""
+    kernels, layers = kernels_for(state.keys), network.decoder_layers
+    lists, states = _going_on(wanted.any(1), torch.arange(len(wanted), device=wanted.device), encoded.states)
+    for step in range(state.slates.shape[1]):
         if not len(lists):
             break
         if step == 0:
@@ -99,9 +112,15 @@ def _decode_in_steps(
         queries = network.queries(read, None if encoded.keep is None else encoded.keep[lists])
         kernels.pointer_factors(queries)
         kernels.pointer_step(state, step, lists, queries)
-        if positives is not None:
-            lists, states = _going_on((wanted & state.left).any(1)[lists], lists, states)
-    return Decoded(state.slates, state.scores)
+        lists, states = _going_on((wanted & state.left).any(1)[lists], lists, states)
+
+
+def _going_on(goes_on: Tensor, lists: Tensor, states: list[State]) -> tuple[Tensor, list[State]]:
+    """Return the lists that go on, with their states."""
+    if goes_on.all():
+        return lists, list(states)
+    kept = goes_on.nonzero().flatten()
+    return lists[kept], [tuple(part[kept] for part in state) for state in states]
 
 
 def _decoding(network: SlateNetwork, encoded: Encoded, steps: int, draws: Tensor | None, sharpness: float) -> Decoding:
@@ -121,17 +140,6 @@ def _decoding(network: SlateNetwork, encoded: Encoded, steps: int, draws: Tensor
         bias=None if bias is None else bias.clone(memory_format=torch.contiguous_format),
         interaction=None if encoded.interaction is None else encoded.interaction.contiguous(),
     )
-
-
-def _going_on(
-    goes_on: Tensor, lists: Tensor, states: list[State], *, force: bool = False
-) -> tuple[Tensor, list[State]]:
-    """Return the lists that go on with their states, or all of them while few have ended."""
-    share = goes_on.float().mean().item() if len(lists) else 1.0
-    if share == 1 or (share >= _COMPACT_BELOW and not force):
-        return lists, list(states)
-    kept = goes_on.nonzero().flatten()
-    return lists[kept], [tuple(part[kept] for part in state) for state in states]
 
 
 def _decode_at_once(

@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from seq2slate.model.native import native_library
+from seq2slate.model.native import gemm_address, native_library
 
 LIMIT = 40.0
 """Arguments of the pointer's tanh are clamped to ± this, so that e^{2x} is finite."""
@@ -55,6 +55,39 @@ class Rows:
     """(R,) falling from row to row."""
     slots: Tensor
     """(B, N) the step at which an item is placed, K or more if it is not, negative for padding."""
+
+
+@dataclass(frozen=True)
+class LstmWeights:
+    """An LSTM layer of D units over inputs of size I."""
+
+    weight_input: Tensor
+    """(I, 4D)"""
+    weight_hidden: Tensor
+    """(D, 4D)"""
+    bias: Tensor
+    """(4D,)"""
+
+
+@dataclass(frozen=True)
+class LstmDecoder:
+    """A decoder of one LSTM layer, and where it starts."""
+
+    layer: LstmWeights
+    items: Tensor
+    """(N, B, I) what it reads of an item."""
+    go: Tensor
+    """(I,) what it reads first."""
+    w_dec: Tensor
+    """(D, D)"""
+    keep: Tensor | None
+    """(B, D) the dropout of its outputs."""
+    h: Tensor
+    """(B, D) its first state."""
+    c: Tensor
+    """(B, D)"""
+    wanted: Tensor
+    """(B, N) bool; a list ends when none of these items is left."""
 
 
 class Kernels(Protocol):
@@ -179,26 +212,54 @@ def _lists_of_steps(rows: Rows, steps: int) -> list[tuple[int, Tensor]]:
     return [(step, rows.lists[: int((rows.stops > step).sum())]) for step in range(steps)]
 
 
+class _CDecoding(ctypes.Structure):
+    _fields_ = [
+        *[(name, ctypes.c_int64) for name in ("lists", "n", "d", "steps")],
+        ("sharpness", ctypes.c_float),
+        *[
+            (name, ctypes.c_void_p)
+            for name in ("keys", "v", "draws", "interaction", "bias", "left", "scores", "slates")
+        ],
+    ]
+
+
+class _CLstm(ctypes.Structure):
+    _fields_ = [
+        *[(name, ctypes.c_int64) for name in ("inputs", "d")],
+        *[(name, ctypes.c_void_p) for name in ("weight_input", "weight_hidden", "bias")],
+    ]
+
+
+class _CDecoder(ctypes.Structure):
+    _fields_ = [
+        ("layer", _CLstm),
+        *[(name, ctypes.c_void_p) for name in ("items", "go", "w_dec", "keep", "h", "c", "wanted")],
+    ]
+
+
 class NativeKernels:
     """The functions in C, for float32 on the CPU."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
-        for name, integers, floats, pointers in (
-            ("lstm_forward", 2, 0, 5),
-            ("lstm_backward", 2, 0, 6),
-            ("pointer_factors", 1, 0, 1),
-            ("pointer_step", 5, 1, 10),
-            ("pointer_forward", 4, 0, 7),
-            ("pointer_backward", 4, 0, 9),
-        ):
-            function = getattr(library, name)
-            function.restype = None
-            function.argtypes = [
-                *[ctypes.c_int64] * integers,
-                *[ctypes.c_float] * floats,
-                *[ctypes.c_void_p] * pointers,
-            ]
+        self._gemm = gemm_address()
+        integer, pointer = ctypes.c_int64, ctypes.c_void_p
+        for name, arguments in {
+            "lstm_forward": [integer] * 2 + [pointer] * 5,
+            "lstm_backward": [integer] * 2 + [pointer] * 6,
+            "pointer_factors": [integer, pointer],
+            "pointer_step": [pointer, integer, integer, pointer, pointer],
+            "pointer_forward": [integer] * 4 + [pointer] * 7,
+            "pointer_backward": [integer] * 4 + [pointer] * 9,
+            "lstm_scan": [pointer, pointer, integer, integer] + [pointer] * 5,
+            "lstm_decode": [pointer] * 3,
+        }.items():
+            getattr(library, name).argtypes = arguments
+
+    @property
+    def can_fuse(self) -> bool:
+        """Whether whole loops over steps can run in C, which needs a BLAS to call."""
+        return self._gemm is not None
 
     def lstm_forward(self, gates: Tensor, bias: Tensor, before: Tensor, c: Tensor, h: Tensor) -> None:  # noqa: D102
         self._library.lstm_forward(*c.shape, *_addresses(gates, bias, before, c, h))
@@ -212,17 +273,14 @@ class NativeKernels:
         self._library.pointer_factors(x.numel(), *_addresses(x))
 
     def pointer_step(self, decoding: Decoding, step: int, lists: Tensor, queries: Tensor) -> None:  # noqa: D102
-        state = decoding
-        read = _addresses(lists, state.keys, queries, state.v, state.draws, state.interaction)
-        written = _addresses(state.bias, state.left, state.scores, state.slates)
-        sizes = (len(lists), *state.keys.shape[1:], state.slates.shape[1])
-        self._library.pointer_step(*sizes, step, state.sharpness, *read, *written)
+        now = _in_c(decoding)
+        self._library.pointer_step(ctypes.byref(now), step, len(lists), *_addresses(lists, queries))
 
     def pointer_forward(  # noqa: D102
         self, rows: Rows, keys: Tensor, queries: Tensor, v: Tensor, scores: Tensor
     ) -> None:
         arrays = _addresses(rows.lists, rows.stops, rows.slots, keys, queries, v, scores)
-        self._library.pointer_forward(len(rows.lists), *keys.shape[1:], scores.shape[1], *arrays)
+        _check_memory(self._library.pointer_forward(len(rows.lists), *keys.shape[1:], scores.shape[1], *arrays))
 
     def pointer_backward(  # noqa: D102
         self,
@@ -238,6 +296,38 @@ class NativeKernels:
         arrays = _addresses(rows.lists, rows.stops, keys, queries, v, dscores, dkeys, dqueries, dv)
         self._library.pointer_backward(len(rows.lists), *keys.shape[1:], dscores.shape[1], *arrays)
 
+    # Whole loops, without gradients
+
+    def lstm_scan(self, layer: LstmWeights, x: Tensor, last: Tensor, h: Tensor, h_last: Tensor, c_last: Tensor) -> None:
+        """Run a layer over x (T, B, I) from zeros: outputs h (T, B, D), and the states after step last (B,)."""
+        in_c, arrays = _layer_in_c(layer), _addresses(x, last, h, h_last, c_last)
+        _check_memory(self._library.lstm_scan(self._gemm, ctypes.byref(in_c), *x.shape[:2], *arrays))
+
+    def lstm_decode(self, decoding: Decoding, decoder: LstmDecoder) -> None:
+        """Take all steps of decoding, each list until none of its wanted items is left."""
+        others = _addresses(
+            decoder.items, decoder.go, decoder.w_dec, decoder.keep, decoder.h, decoder.c, decoder.wanted
+        )
+        now, net = _in_c(decoding), _CDecoder(_layer_in_c(decoder.layer), *others)
+        _check_memory(self._library.lstm_decode(self._gemm, ctypes.byref(now), ctypes.byref(net)))
+
+
+def _in_c(state: Decoding) -> _CDecoding:
+    arrays = _addresses(
+        state.keys, state.v, state.draws, state.interaction, state.bias, state.left, state.scores, state.slates
+    )
+    return _CDecoding(*state.keys.shape, state.slates.shape[1], state.sharpness, *arrays)
+
+
+def _layer_in_c(layer: LstmWeights) -> _CLstm:
+    arrays = _addresses(layer.weight_input, layer.weight_hidden, layer.bias)
+    return _CLstm(layer.weight_input.shape[0], layer.weight_hidden.shape[0], *arrays)
+
+
+def _check_memory(failed: int) -> None:
+    if failed:
+        raise MemoryError("no memory for the decoder's steps")
+
 
 def _addresses(*tensors: Tensor | None) -> list[int | None]:
     """Return where the tensors lie; C reads each as one block of memory, so that is checked first."""
@@ -247,7 +337,7 @@ def _addresses(*tensors: Tensor | None) -> list[int | None]:
 
 
 _TORCH: Kernels = TorchKernels()
-_NATIVE: list[Kernels] = [NativeKernels(library) for library in [native_library()] if library is not None]
+_NATIVE = [NativeKernels(library) for library in [native_library()] if library is not None]
 
 
 def kernels_for(tensor: Tensor) -> Kernels:
@@ -255,6 +345,12 @@ def kernels_for(tensor: Tensor) -> Kernels:
     if _NATIVE and tensor.device.type == "cpu" and tensor.dtype == torch.float32:
         return _NATIVE[0]
     return _TORCH
+
+
+def fused_kernels_for(tensor: Tensor) -> NativeKernels | None:
+    """Return the kernels that run whole loops over steps, for tensors of this kind; None if there are none."""
+    kernels = kernels_for(tensor)
+    return kernels if isinstance(kernels, NativeKernels) and kernels.can_fuse else None
 
 
 def available_kernels() -> dict[str, Kernels]:

@@ -3,9 +3,12 @@
  * All arrays are float32 (indices int64, flags uint8) and contiguous. */
 #include <float.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define BLOCK 64 /* units handled at once: few enough that the sums over items stay in registers */
 #define ENOUGH_WORK 65536 /* elements below which a second thread costs more than it brings */
+#define LISTS_AT_ONCE 32 /* lists decoded together: enough for fast products, few enough for their keys to stay in the cache */
 
 typedef union {
     int32_t bits;
@@ -122,18 +125,45 @@ static inline float sum_of(int64_t d, const float *restrict v) {
     return sum;
 }
 
-/* v^T tanh(a + b) = total - 2 sum(v / (1 + e^{2a} e^{2b})), total = sum(v). Units go in pairs: p/x + q/y = (py + qx) / xy. */
-static inline float score_of(int64_t d, float total, const float *restrict key, const float *restrict query,
-                             const float *restrict v) {
+/* v^T tanh(a + b) = total - 2 sum(v / (1 + e^{2a} e^{2b})), total = sum(v), for the query of a step and the keys of four
+ * items at once, which share what is loaded. Units go in pairs: p/x + q/y = (py + qx) / xy. */
+static inline void scores_of_four(int64_t d, float total, const float *const restrict keys[4], const float *restrict query,
+                                  const float *restrict v, float scores[4]) {
+    const float *restrict key0 = keys[0], *restrict key1 = keys[1], *restrict key2 = keys[2], *restrict key3 = keys[3];
     const int64_t half = d / 2;
-    float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t u = 0; u < half; u++) {
-        float x = one_plus(key[u], query[u]), y = one_plus(key[half + u], query[half + u]);
-        sum += (v[u] * y + v[half + u] * x) * reciprocal(x * y);
+    float sum0 = 0.0f, sum1 = 0.0f, sum2 = 0.0f, sum3 = 0.0f;
+#define ADD_PAIR(key, sum)                                                                        \
+    {                                                                                             \
+        float x = one_plus(key[u], query[u]), y = one_plus(key[half + u], query[half + u]);       \
+        sum += (v[u] * y + v[half + u] * x) * reciprocal(x * y);                                  \
     }
-    if (d % 2) sum += v[d - 1] * reciprocal(one_plus(key[d - 1], query[d - 1]));
-    return total - 2.0f * sum;
+#pragma omp simd reduction(+ : sum0, sum1, sum2, sum3)
+    for (int64_t u = 0; u < half; u++) {
+        ADD_PAIR(key0, sum0)
+        ADD_PAIR(key1, sum1)
+        ADD_PAIR(key2, sum2)
+        ADD_PAIR(key3, sum3)
+    }
+    scores[0] = total - 2.0f * sum0, scores[1] = total - 2.0f * sum1;
+    scores[2] = total - 2.0f * sum2, scores[3] = total - 2.0f * sum3;
+    if (d % 2)
+        for (int64_t k = 0; k < 4; k++) scores[k] -= 2.0f * v[d - 1] * reciprocal(one_plus(keys[k][d - 1], query[d - 1]));
+}
+
+/* The scores of the items of a list (n, d) that are left; what was in the place of the others stays. */
+static inline void scores_of_list(int64_t n, int64_t d, float total, const float *keys, const float *query, const float *v,
+                                  const uint8_t *left, float *scores) {
+    int64_t item[4], count = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (left[i]) item[count++] = i;
+        if (count < 4 && (i < n - 1 || !count)) continue;
+        for (int64_t k = count; k < 4; k++) item[k] = item[0]; /* fewer than four at the end: some are scored again */
+        const float *four[4] = {keys + item[0] * d, keys + item[1] * d, keys + item[2] * d, keys + item[3] * d};
+        float values[4];
+        scores_of_four(d, total, four, query, v, values);
+        for (int64_t k = 0; k < count; k++) scores[item[k]] = values[k];
+        count = 0;
+    }
 }
 
 /* Draw from the softmax of score * sharpness: the first item at which the running sum of e^... passes draw * total. */
@@ -147,46 +177,188 @@ static inline int64_t sampled(int64_t n, const uint8_t *left, const float *score
     return choice;
 }
 
-/* One step of decoding, for rows of which row r is list lists[r]: the scores of the items left go to scores[list, step, :],
- * which come in as -inf, and the best of them, or with draws (lists, steps) a sample, to slates[list, step]. `bias` (lists, n)
- * is added to the scores and grows by interaction[list, choice, :] after a choice; draws, interaction, bias may be null. */
-void pointer_step(int64_t rows, int64_t n, int64_t d, int64_t steps, int64_t step, float sharpness, const int64_t *lists,
-                  const float *keys, const float *queries, const float *v, const float *draws, const float *interaction,
-                  float *bias, uint8_t *left, float *scores, int64_t *slates) {
-    const float total = sum_of(d, v);
-#pragma omp parallel for if (rows * n * d > ENOUGH_WORK)
-    for (int64_t row = 0; row < rows; row++) {
-        const int64_t b = lists[row];
-        float *score = scores + (b * steps + step) * n, best = -FLT_MAX;
-        int64_t choice = -1;
-        for (int64_t i = 0; i < n; i++) {
-            if (!left[b * n + i]) continue;
-            score[i] = score_of(d, total, keys + (b * n + i) * d, queries + row * d, v) + (bias ? bias[b * n + i] : 0.0f);
-            if (choice < 0 || score[i] > best) best = score[i], choice = i;
-        }
-        if (draws && choice >= 0) choice = sampled(n, left + b * n, score, sharpness, best, draws[b * steps + step]);
-        slates[b * steps + step] = choice;
-        if (choice < 0) continue;
-        left[b * n + choice] = 0;
-        if (interaction)
-            for (int64_t i = 0; i < n; i++) bias[b * n + i] += interaction[(b * n + choice) * n + i];
+/* What decoding reads and writes; see kernels.Decoding. All but keys, v, left, scores and slates may be null. */
+typedef struct {
+    int64_t lists, n, d, steps;
+    float sharpness;
+    const float *keys, *v, *draws, *interaction;
+    float *bias;
+    uint8_t *left;
+    float *scores;
+    int64_t *slates;
+} decoding;
+
+/* Score the items left of list b, with the factors of its query, and place the best of them or a sample. */
+static inline int64_t place_next(const decoding *now, int64_t b, int64_t step, float total, const float *query) {
+    const int64_t n = now->n, d = now->d;
+    const uint8_t *left = now->left + b * n;
+    float *score = now->scores + (b * now->steps + step) * n, best = -FLT_MAX;
+    int64_t choice = -1;
+    scores_of_list(n, d, total, now->keys + b * n * d, query, now->v, left, score);
+    for (int64_t i = 0; i < n; i++) {
+        if (!left[i]) continue;
+        if (now->bias) score[i] += now->bias[b * n + i];
+        if (choice < 0 || score[i] > best) best = score[i], choice = i;
+    }
+    if (now->draws && choice >= 0) choice = sampled(n, left, score, now->sharpness, best, now->draws[b * now->steps + step]);
+    now->slates[b * now->steps + step] = choice;
+    if (choice < 0) return choice;
+    now->left[b * n + choice] = 0;
+    if (now->interaction)
+        for (int64_t i = 0; i < n; i++) now->bias[b * n + i] += now->interaction[(b * n + choice) * n + i];
+    return choice;
+}
+
+/* One step for the lists of `rows`, with factors queries (rows, d). */
+void pointer_step(const decoding *now, int64_t step, int64_t rows, const int64_t *lists, const float *queries) {
+    const float total = sum_of(now->d, now->v);
+#pragma omp parallel for if (rows * now->n * now->d > ENOUGH_WORK)
+    for (int64_t row = 0; row < rows; row++) place_next(now, lists[row], step, total, queries + row * now->d);
+}
+
+/* BLAS's sgemm, which PyTorch and SciPy bring along. */
+typedef void gemm_function(const char *, const char *, const int *, const int *, const int *, const float *, const float *,
+                           const int *, const float *, const int *, const float *, float *, const int *);
+
+/* out (rows, columns) = a (rows, inner) b (inner, columns) + keep * out. BLAS stores columns, so it is told the transposes. */
+static void product(gemm_function *gemm, int64_t rows, int64_t columns, int64_t inner, const float *a, const float *b,
+                    float keep, float *out) {
+    const int m = (int)columns, n = (int)rows, k = (int)inner;
+    const float one = 1.0f;
+    gemm("N", "N", &m, &n, &k, &one, b, &m, a, &k, &keep, out, &m);
+}
+
+/* An LSTM layer; see recurrent.LstmLayer. */
+typedef struct {
+    int64_t inputs, d;
+    const float *weight_input, *weight_hidden, *bias;
+} lstm;
+
+static void lstm_step(gemm_function *gemm, const lstm *layer, int64_t rows, const float *x, const float *h_before,
+                      const float *c_before, float *gates, float *c, float *h) {
+    const int64_t d = layer->d;
+    product(gemm, rows, 4 * d, layer->inputs, x, layer->weight_input, 0.0f, gates);
+    product(gemm, rows, 4 * d, d, h_before, layer->weight_hidden, 1.0f, gates);
+    for (int64_t r = 0; r < rows; r++) {
+        float *gate = gates + r * 4 * d;
+        lstm_row(d, gate, gate + d, gate + 2 * d, gate + 3 * d, layer->bias, c_before + r * d, c + r * d, h + r * d);
     }
 }
 
+/* All steps of an LSTM over x (steps, lists, inputs), from a state of zeros, without what a gradient would need: outputs h
+ * (steps, lists, d), and the state after step last[list]. Returns 0, or 1 if there is no memory. */
+int lstm_scan(gemm_function *gemm, const lstm *layer, int64_t steps, int64_t lists, const float *x, const int64_t *last,
+              float *h, float *h_last, float *c_last) {
+    const int64_t d = layer->d, f = layer->inputs, n_blocks = (lists + LISTS_AT_ONCE - 1) / LISTS_AT_ONCE;
+    int failed = 0;
+#pragma omp parallel for if (n_blocks > 1) reduction(| : failed)
+    for (int64_t block = 0; block < n_blocks; block++) {
+        const int64_t first = block * LISTS_AT_ONCE, rest = lists - first, rows = rest < LISTS_AT_ONCE ? rest : LISTS_AT_ONCE;
+        float *zeros = calloc((size_t)(rows * d * 7), sizeof(float));
+        if (!zeros) {
+            failed = 1;
+            continue;
+        }
+        float *c[2] = {zeros + rows * d, zeros + 2 * rows * d}, *gates = zeros + 3 * rows * d;
+        for (int64_t t = 0; t < steps; t++) {
+            const float *before = t ? h + ((t - 1) * lists + first) * d : zeros;
+            float *now = h + (t * lists + first) * d;
+            lstm_step(gemm, layer, rows, x + (t * lists + first) * f, before, c[t % 2], gates, c[(t + 1) % 2], now);
+            for (int64_t r = 0; r < rows; r++) {
+                if (last[first + r] != t) continue;
+                memcpy(h_last + (first + r) * d, now + r * d, d * sizeof(float));
+                memcpy(c_last + (first + r) * d, c[(t + 1) % 2] + r * d, d * sizeof(float));
+            }
+        }
+        free(zeros);
+    }
+    return failed;
+}
+
+/* The decoder of one LSTM layer; see network.SlateNetwork. `keep` (lists, d) may be null. */
+typedef struct {
+    lstm layer;
+    const float *items, *go, *w_dec, *keep, *h, *c;
+    const uint8_t *wanted; /* (lists, n): a list ends when none of these is left */
+} decoder;
+
+/* Some lists, from the first step until each has ended; `memory` holds 9 d + inputs floats a list. */
+static void decode_block(gemm_function *gemm, const decoding *now, const decoder *net, int64_t first, int64_t rows,
+                         float *memory) {
+    const int64_t n = now->n, d = now->d, f = net->layer.inputs;
+    const float total = sum_of(d, now->v);
+    float *h = memory, *c = h + rows * d, *h_next = c + rows * d, *c_next = h_next + rows * d, *gates = c_next + rows * d;
+    float *query = gates + rows * 4 * d, *x = query + rows * d;
+    int64_t list[LISTS_AT_ONCE], pending[LISTS_AT_ONCE], active = 0;
+    for (int64_t b = first; b < first + rows; b++) {
+        int64_t count = 0;
+        for (int64_t i = 0; i < n; i++) count += net->wanted[b * n + i];
+        if (!count) continue;
+        memcpy(h + active * d, net->h + b * d, d * sizeof(float));
+        memcpy(c + active * d, net->c + b * d, d * sizeof(float));
+        memcpy(x + active * f, net->go, f * sizeof(float));
+        pending[active] = count, list[active++] = b;
+    }
+    for (int64_t step = 0; step < now->steps && active; step++) {
+        lstm_step(gemm, &net->layer, active, x, h, c, gates, c_next, h_next);
+        const float *output = h_next;
+        if (net->keep) {
+            for (int64_t r = 0; r < active; r++)
+                for (int64_t u = 0; u < d; u++) gates[r * d + u] = h_next[r * d + u] * net->keep[list[r] * d + u];
+            output = gates;
+        }
+        product(gemm, active, d, d, output, net->w_dec, 0.0f, query);
+        for (int64_t k = 0; k < active * d; k++) query[k] = fast_exp(2.0f * limited(query[k], 40.0f));
+        int64_t going_on = 0;
+        for (int64_t r = 0; r < active; r++) {
+            const int64_t b = list[r], choice = place_next(now, b, step, total, query + r * d);
+            pending[r] -= choice < 0 || net->wanted[b * n + choice];
+            if (choice < 0 || pending[r] <= 0) continue;
+            memcpy(h + going_on * d, h_next + r * d, d * sizeof(float));
+            memcpy(c + going_on * d, c_next + r * d, d * sizeof(float));
+            memcpy(x + going_on * f, net->items + (choice * now->lists + b) * f, f * sizeof(float));
+            pending[going_on] = pending[r], list[going_on++] = b;
+        }
+        active = going_on;
+    }
+}
+
+/* All steps of all lists. Returns 0, or 1 if there is no memory. */
+int lstm_decode(gemm_function *gemm, const decoding *now, const decoder *net) {
+    const int64_t n_blocks = (now->lists + LISTS_AT_ONCE - 1) / LISTS_AT_ONCE;
+    int failed = 0;
+#pragma omp parallel for if (n_blocks > 1) reduction(| : failed)
+    for (int64_t block = 0; block < n_blocks; block++) {
+        const int64_t first = block * LISTS_AT_ONCE, rest = now->lists - first;
+        const int64_t rows = rest < LISTS_AT_ONCE ? rest : LISTS_AT_ONCE;
+        float *memory = malloc((size_t)(rows * (9 * now->d + net->layer.inputs)) * sizeof(float));
+        failed |= !memory;
+        if (memory) decode_block(gemm, now, net, first, rows, memory);
+        free(memory);
+    }
+    return failed;
+}
+
 /* The scores of all steps of given slates: queries (steps, rows, d), of which list lists[r] has the first stops[r] steps;
- * slots (lists, n) says where an item was placed, and an item is scored up to and including that step. */
-void pointer_forward(int64_t rows, int64_t n, int64_t d, int64_t steps, const int64_t *lists, const int64_t *stops,
-                     const int64_t *slots, const float *keys, const float *queries, const float *v, float *scores) {
+ * slots (lists, n) says where an item was placed, and an item is scored up to and including that step. Returns 0, or 1 if
+ * there is no memory. */
+int pointer_forward(int64_t rows, int64_t n, int64_t d, int64_t steps, const int64_t *lists, const int64_t *stops,
+                    const int64_t *slots, const float *keys, const float *queries, const float *v, float *scores) {
     const float total = sum_of(d, v);
-#pragma omp parallel for schedule(dynamic)
+    int failed = 0;
+#pragma omp parallel for schedule(dynamic) reduction(| : failed)
     for (int64_t row = 0; row < rows; row++) {
         const int64_t b = lists[row];
-        for (int64_t j = 0; j < stops[row]; j++)
-            for (int64_t i = 0; i < n; i++)
-                if (slots[b * n + i] >= j)
-                    scores[(b * steps + j) * n + i] =
-                        score_of(d, total, keys + (b * n + i) * d, queries + (j * rows + row) * d, v);
+        uint8_t *left = malloc((size_t)n);
+        failed |= !left;
+        for (int64_t j = 0; left && j < stops[row]; j++) {
+            for (int64_t i = 0; i < n; i++) left[i] = slots[b * n + i] >= j;
+            const float *query = queries + (j * rows + row) * d;
+            scores_of_list(n, d, total, keys + b * n * d, query, v, left, scores + (b * steps + j) * n);
+        }
+        free(left);
     }
+    return failed;
 }
 
 static inline void pointer_gradient(int64_t width, float dscore, const float *restrict key, const float *restrict query,

@@ -15,6 +15,8 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+import torch
+
 from seq2slate.atomic import atomic_path
 
 _SOURCE = Path(__file__).with_name("native.c")
@@ -39,6 +41,27 @@ def native_library() -> ctypes.CDLL | None:
         except (OSError, RuntimeError, subprocess.SubprocessError):  # RuntimeError: there is no home folder
             continue
     return None
+
+
+@cache
+def gemm_address() -> int | None:
+    """Return where BLAS's sgemm lies, in the library that PyTorch has loaded or else in SciPy's; None if in neither."""
+    library = next(iter(Path(torch.__file__).with_name("lib").glob("libtorch_cpu.*")), None)
+    try:
+        return ctypes.cast(ctypes.CDLL(str(library)).sgemm_, ctypes.c_void_p).value
+    except (OSError, AttributeError):
+        return _scipy_gemm_address()
+
+
+def _scipy_gemm_address() -> int | None:
+    from scipy.linalg import cython_blas
+
+    capsule = cython_blas.__pyx_capi__["sgemm"]
+    name_of, pointer_of = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
+    name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    address: int | None = pointer_of(capsule, name_of(capsule))
+    return address
 
 
 def _compiled(compiler: str, wishes: tuple[str, ...]) -> Path:

@@ -10,24 +10,16 @@ says how many lists, from the first, take part in step t.
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from seq2slate.model.kernels import kernels_for
+from seq2slate.model.kernels import LstmWeights, fused_kernels_for, kernels_for
 
 State: TypeAlias = tuple[Tensor, ...]
 """What a layer remembers, (B, D) each: output and cell for an LSTM, output for a GRU. The output comes first."""
-
-
-class Stepper(Protocol):
-    """Takes single steps without gradients, for decoding."""
-
-    def step(self, x: Tensor, state: State) -> State:
-        """Return the state after reading x (R, F)."""
-        ...
 
 
 class RecurrentLayer(nn.Module):
@@ -48,13 +40,13 @@ class RecurrentLayer(nn.Module):
     ) -> tuple[Tensor, State]:
         """Return the outputs (T, B, D) and each list's state after step `last` (B,), which is T - 1 if none is given.
 
-        With `start` (F,) every list reads that vector first, and x from the second step on. Without a step, the state is
-        the one given.
+        With `start` (F,) every list reads that vector first, and x from the second step on. Without a step, the state
+        is the one given.
         """
         raise NotImplementedError
 
-    def stepper(self) -> Stepper:
-        """Return what takes single steps, with the weights as they are now."""
+    def step(self, x: Tensor, state: State) -> State:
+        """Return the state after reading x (R, F), without gradients."""
         raise NotImplementedError
 
 
@@ -76,30 +68,33 @@ class LstmLayer(RecurrentLayer):
         start: Tensor | None = None,
         last: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        n_lists = x.shape[1]
+        n_lists, from_zero = x.shape[1], state is None
         if state is None:
             state = (x.new_zeros(n_lists, self.n_units), x.new_zeros(n_lists, self.n_units))
         if not rows:
             return x.new_zeros(0, n_lists, self.n_units), state
         if last is None:
             last = torch.full((n_lists,), len(rows) - 1, device=x.device)
+        fused = fused_kernels_for(x) if from_zero and start is None and not torch.is_grad_enabled() else None
+        if fused is not None:
+            outputs = x.new_empty(len(rows), n_lists, self.n_units)
+            fused.lstm_scan(self.weights, x.contiguous(), last.contiguous(), outputs, *state)
+            return outputs, state
         weights = (self.weight_input, self.weight_hidden, self.bias)
         outputs, h, c = _LstmScan.apply(x, start, *weights, *state, rows, last)  # type: ignore[no-untyped-call]
         return outputs, (h, c)
 
-    def stepper(self) -> Stepper:  # noqa: D102
-        return _LstmStepper(self.weight_input.detach(), self.weight_hidden.detach(), self.bias.detach())
+    @property
+    def weights(self) -> LstmWeights:
+        """The weights as they are now, without gradients."""
+        return LstmWeights(self.weight_input.detach(), self.weight_hidden.detach(), self.bias.detach())
 
-
-class _LstmStepper:
-    def __init__(self, weight_input: Tensor, weight_hidden: Tensor, bias: Tensor) -> None:
-        self._weight_input, self._weight_hidden, self._bias = weight_input, weight_hidden, bias
-
-    def step(self, x: Tensor, state: State) -> State:
+    @torch.no_grad()
+    def step(self, x: Tensor, state: State) -> State:  # noqa: D102
         before_h, before_c = state
         h, c = torch.empty_like(before_h), torch.empty_like(before_c)
-        gates = torch.mm(x, self._weight_input).addmm_(before_h, self._weight_hidden)
-        kernels_for(gates).lstm_forward(gates, self._bias, before_c, c, h)
+        gates = torch.mm(x, self.weight_input).addmm_(before_h, self.weight_hidden)
+        kernels_for(gates).lstm_forward(gates, self.bias, before_c, c, h)
         return h, c
 
 
@@ -224,12 +219,8 @@ class GruLayer(RecurrentLayer):
         ended = len(rows) - 1 if last is None else last
         return stacked, (stacked[ended, torch.arange(n_lists, device=x.device)],)
 
-    def stepper(self) -> Stepper:  # noqa: D102
-        return self
-
     @torch.no_grad()
-    def step(self, x: Tensor, state: State) -> State:
-        """Return the state after reading x (R, F)."""
+    def step(self, x: Tensor, state: State) -> State:  # noqa: D102
         return (self.cell(x, state[0]),)
 
 
