@@ -69,7 +69,7 @@ PLACE_DIMENSIONS = 4
 SPREAD = 0.35
 """How far items lie from the middle of their topic, where everything together has a standard deviation of 1."""
 SIGNALS = 4
-SHARED_ERROR, SIGNAL_ERROR = 0.35, 0.5
+SHARED_ERROR, SIGNAL_ERROR = 0.1, 0.3
 """The variance of the error that all signals of an item share, and of each signal's own."""
 PLACE_NOISE, VIEW_NOISE = 0.05, 0.5
 """The share of a column's own noise in the variance of its v."""
