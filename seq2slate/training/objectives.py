@@ -71,7 +71,8 @@ class ObjectiveConfig:
         if not 0 <= self.baseline_decay < 1:
             raise UsageError(f"baseline_decay must be at least 0 and below 1, got {self.baseline_decay}")
         make_loss(self.loss, gamma=self.gamma)
-        Measure.parse(self.reward)
+        if Measure.parse(self.reward) == Measure("P"):
+            raise UsageError("the precision of all slots does not depend on their order: give a cut, as in P@10")
 
 
 class Objective:
@@ -147,6 +148,8 @@ class Objective:
 
     def _moving_average(self, cost: Tensor, counted: Tensor) -> Tensor:
         """Return the baseline from before this batch, then move it; what was never seen starts at its first mean."""
+        if not counted.any():  # a mean of nothing is no first mean
+            return torch.zeros_like(cost[:1])
         width = cost.shape[1]
         means = (cost * counted).sum(0) / counted.sum(0).clamp(min=1)
         if len(self.baseline) < width:

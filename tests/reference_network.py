@@ -1,0 +1,379 @@
+"""The network of the paper's section 2 once more: slow, obvious, in float64, one list at a time.
+
+Written from the equations, with `torch.tanh`, a loop over items and steps and no batch, padding, mask or cache: the
+decoder starts again from `go` for every score that is asked for. It shares its weights, by name, with a SlateNetwork,
+which keeps its matrices transposed: W x is `x @ w`.
+Below it are the sequence loss (section 3), the expectation over all permutations, and the random networks and inputs
+on which the tests compare the two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import permutations
+from typing import TypeAlias
+
+import pytest
+import torch
+from torch import Tensor
+
+from seq2slate.model import kernels
+from seq2slate.model.inputs import InputSizes, NetworkInputs
+from seq2slate.model.network import NetworkConfig, SlateNetwork
+
+Scores: TypeAlias = dict[int, Tensor]
+"""The score of each item that is left."""
+State: TypeAlias = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class OneList:
+    """What is known of one list of n items."""
+
+    dense: Tensor
+    """(n, F)"""
+    codes: list[Tensor]
+    """(n,) for each text column of the items."""
+    context: Tensor
+    """(C,)"""
+    context_codes: list[Tensor]
+    """() for each text column of the lists."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the encoder leaves to the decoder."""
+
+    items: list[Tensor]
+    outputs: list[Tensor]
+    states: list[State]
+
+
+class ReferenceNetwork:
+    """A copy in float64 of the weights of a network, which collects gradients of its own."""
+
+    def __init__(self, network: SlateNetwork) -> None:
+        self.config = network.config
+        self.weights = {
+            name: weight.detach().double().requires_grad_(True) for name, weight in network.named_parameters()
+        }
+
+    # Encoding
+
+    def encode(self, one: OneList) -> Memory:
+        items = self.item_vectors(one)
+        vectors, states = items, []
+        for layer in range(self.config.layers):
+            outputs, ends = [], []
+            for direction, backwards in enumerate(self.directions()):
+                read, end = self.read(f"encoder.{layer}.{direction}", vectors[::-1] if backwards else vectors)
+                outputs.append(read[::-1] if backwards else read)
+                ends.append(end)
+            vectors = [torch.cat(of_item) for of_item in zip(*outputs, strict=True)]
+            states.append(tuple(torch.cat(parts) for parts in zip(*ends, strict=True)))
+        return Memory(items, vectors, states)
+
+    def directions(self) -> list[bool]:
+        """Whether each direction of the encoder reads backwards."""
+        first = self.config.reversed_input
+        return [first, not first] if self.config.bidirectional else [first]
+
+    def item_vectors(self, one: OneList) -> list[Tensor]:
+        vectors = []
+        for i in range(len(one.dense)):
+            parts = [one.dense[i]]
+            parts += [self.weights[f"embeddings.{c}.weight"][codes[i]] for c, codes in enumerate(one.codes)]
+            parts += [one.context]
+            parts += [self.weights[f"context_embeddings.{c}.weight"][code] for c, code in enumerate(one.context_codes)]
+            if self.config.position_input:
+                parts += [torch.tensor([math.log(1 + i)], dtype=torch.float64)]
+            vectors.append(torch.cat(parts))
+        return vectors
+
+    def read(self, layer: str, vectors: Sequence[Tensor]) -> tuple[list[Tensor], State]:
+        """Return the output after each vector, and the last state, from a state of zeros."""
+        n_units = self.config.hidden // len(self.directions())
+        state: State = (torch.zeros(n_units, dtype=torch.float64),) * (2 if self.config.cell == "lstm" else 1)
+        outputs = []
+        for vector in vectors:
+            state = self.step(layer, vector, state)
+            outputs.append(state[0])
+        return outputs, state
+
+    def step(self, layer: str, x: Tensor, state: State) -> State:
+        return self.lstm_step(layer, x, *state) if self.config.cell == "lstm" else self.gru_step(layer, x, *state)
+
+    def lstm_step(self, layer: str, x: Tensor, h: Tensor, c: Tensor) -> State:
+        w, u, b = (self.weights[f"{layer}.{name}"] for name in ("weight_input", "weight_hidden", "bias"))
+        input_, forget, cell, output = (x @ w + h @ u + b).chunk(4)
+        c = sigmoid(forget) * c + sigmoid(input_) * torch.tanh(cell)
+        return sigmoid(output) * torch.tanh(c), c
+
+    def gru_step(self, layer: str, x: Tensor, h: Tensor) -> State:
+        w, u, b, b_hidden = (
+            self.weights[f"{layer}.cell.{n}"] for n in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        )
+        from_input, from_hidden = (w @ x + b).chunk(3), (u @ h + b_hidden).chunk(3)
+        reset, update = (sigmoid(from_input[gate] + from_hidden[gate]) for gate in (0, 1))
+        new = torch.tanh(from_input[2] + reset * from_hidden[2])
+        return ((1 - update) * new + update * h,)
+
+    # Decoding
+
+    def next_scores(self, memory: Memory, placed: Sequence[int]) -> Scores:
+        """Return s_i = v^T tanh(W_enc e_i + W_dec d) of the items left, d being the decoder's output after `placed`."""
+        seen = [] if self.config.decoder == "one-step" else list(placed)
+        d = self.decoder_output(memory, seen)
+        return {
+            i: self.weights["v"] @ torch.tanh(memory.outputs[i] @ self.weights["w_enc"] + d @ self.weights["w_dec"])
+            + self.extra_terms(memory, i, seen)
+            for i in range(len(memory.items))
+            if i not in placed
+        }
+
+    def decoder_output(self, memory: Memory, placed: Sequence[int]) -> Tensor:
+        states = list(memory.states)
+        for vector in [self.weights["go"], *(memory.items[i] for i in placed)]:
+            read = vector
+            for layer, state in enumerate(states):
+                states[layer] = self.step(f"decoder.{layer}", read, state)
+                read = states[layer][0]
+        return read
+
+    def extra_terms(self, memory: Memory, i: int, placed: Sequence[int]) -> Tensor:
+        """Return the base prior of item i and what each item placed before adds to its score."""
+        total = torch.zeros((), dtype=torch.float64)
+        if self.config.base_prior:
+            total = total + self.weights["prior"][min(i, 63)]
+        if self.config.interaction:
+            for k in placed:
+                gap = self.weights["place"] @ memory.items[i] - self.weights["place"] @ memory.items[k]
+                total = total + self.weights["pull"][0] * torch.exp(-(gap @ gap))
+        return total
+
+    def scores(self, one: OneList, slate: Sequence[int]) -> list[Scores]:
+        """Return the scores from which each slot of a slate was chosen."""
+        memory = self.encode(one)
+        return [self.next_scores(memory, slate[:j]) for j in range(len(slate))]
+
+    def greedy(self, one: OneList, k: int | None = None) -> list[int]:
+        """Return the slate that takes the best item at every step."""
+        memory, slate = self.encode(one), list[int]()
+        for _ in range(min(len(one.dense), len(one.dense) if k is None else k)):
+            scores = self.next_scores(memory, slate)
+            slate.append(max(scores, key=lambda i: scores[i].item()))
+        return slate
+
+    def gradient(self, value: Tensor) -> dict[str, Tensor]:
+        """Return the gradient of a number by every weight; 0 for a weight that it does not depend on."""
+        found = torch.autograd.grad(value, list(self.weights.values()), allow_unused=True)
+        return {
+            name: torch.zeros_like(weight) if gradient is None else gradient
+            for (name, weight), gradient in zip(self.weights.items(), found, strict=True)
+        }
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    return 1 / (1 + torch.exp(-x))
+
+
+# Section 2: the probability of a slate
+
+
+def log_probability(scores: Sequence[Scores], slate: Sequence[int]) -> Tensor:
+    """Return log p(π | x): the sum over the steps of the log of the softmax over what is left."""
+    total = torch.zeros((), dtype=torch.float64)
+    for choice, of_step in zip(slate, scores, strict=True):
+        total = total + of_step[choice] - torch.log(sum_of(torch.exp(score) for score in of_step.values()))
+    return total
+
+
+def sum_of(values: Iterator[Tensor]) -> Tensor:
+    return sum(values, start=torch.zeros((), dtype=torch.float64))
+
+
+# Section 3: the sequence loss
+
+
+def cross_entropy(scores: Scores, labels: Sequence[float]) -> Tensor:
+    """Return -Σ ŷ_i log p_i over the items left; 0 when no positive is left."""
+    total_label = sum(labels[i] for i in scores)
+    if total_label == 0:
+        return torch.zeros((), dtype=torch.float64)
+    log_sum = torch.log(sum_of(torch.exp(score) for score in scores.values()))
+    return sum_of(-labels[i] / total_label * (scores[i] - log_sum) for i in scores)
+
+
+def hinge(scores: Scores, labels: Sequence[float]) -> Tensor:
+    """Return max{0, 1 - min over the positives left + max over the others left}; 0 when one of the two is empty."""
+    positives = [score for i, score in scores.items() if labels[i] > 0]
+    others = [score for i, score in scores.items() if labels[i] == 0]
+    zero = torch.zeros((), dtype=torch.float64)
+    return max(zero, 1 - min(positives) + max(others)) if positives and others else zero
+
+
+StepLoss: TypeAlias = Callable[[Scores, Sequence[float]], Tensor]
+STEP_LOSSES: dict[str, StepLoss] = {"cross-entropy": cross_entropy, "hinge": hinge}
+
+
+def sequence_loss(
+    scores: Sequence[Scores], labels: Sequence[float], step_loss: StepLoss, weights: Sequence[float]
+) -> Tensor:
+    """Return L_π(S, y) = Σ_j w_j l(s^j, y) over the items not placed before step j."""
+    return sum_of(weight * step_loss(of_step, labels) for weight, of_step in zip(weights, scores, strict=False))
+
+
+def expectation(
+    reference: ReferenceNetwork, one: OneList, value: Callable[[list[Scores], tuple[int, ...]], Tensor]
+) -> Tensor:
+    """Return Σ_π p(π | x) value(S, π) over all permutations of the list."""
+    memory, terms = reference.encode(one), []
+    scores_after = cache(lambda placed: reference.next_scores(memory, placed))
+    for slate in permutations(range(len(one.dense))):
+        scores = [scores_after(slate[:j]) for j in range(len(slate))]
+        terms.append(torch.exp(log_probability(scores, slate)) * value(scores, slate))
+    return sum_of(iter(terms))
+
+
+# What the tests compare on
+
+PLAIN = InputSizes(3, {}, 0, {})
+RICH = InputSizes(2, {"colour": 4, "brand": 3}, 2, {"city": 3})
+"""Text columns, of items and of lists, and numbers of lists."""
+
+VARIANTS: dict[str, tuple[InputSizes, NetworkConfig]] = {
+    name: (sizes, replace(NetworkConfig(hidden=6, embedding=2), **options))
+    for name, sizes, options in (
+        ("paper", PLAIN, {}),
+        ("one-step", PLAIN, {"decoder": "one-step"}),
+        ("gru", PLAIN, {"cell": "gru"}),
+        ("bidirectional", PLAIN, {"bidirectional": True}),
+        ("stacked", PLAIN, {"layers": 2}),
+        ("reversed input", PLAIN, {"reversed_input": True}),
+        ("embeddings and context", RICH, {}),
+        ("position input", PLAIN, {"position_input": True}),
+        ("base prior", PLAIN, {"base_prior": True}),
+        ("interaction", PLAIN, {"interaction": 2}),
+        ("an odd width", PLAIN, {"hidden": 5}),
+        (
+            "everything",
+            RICH,
+            {
+                "layers": 2,
+                "bidirectional": True,
+                "reversed_input": True,
+                "position_input": True,
+                "base_prior": True,
+                "interaction": 2,
+            },
+        ),
+        (
+            "everything, gru, one-step",
+            RICH,
+            {"cell": "gru", "layers": 2, "bidirectional": True, "decoder": "one-step", "base_prior": True},
+        ),
+    )
+}
+"""Every option of the network, alone and together with others."""
+
+MIXED_LENGTHS = (3, 0, 1, 9, 2, 6)
+"""An empty list, a single item and a long list, not in the order of their lengths."""
+
+
+KERNELS = ("native", "native, step by step", "torch")
+"""The ways in which a network of float32 can run."""
+
+
+def use_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have networks run in one of the ways; skip the test where the machine has none of the kind."""
+    if name == "torch":
+        monkeypatch.setattr(kernels, "_NATIVE", [])
+        return
+    found = kernels.available_kernels().get("native")
+    if not isinstance(found, kernels.NativeKernels):
+        pytest.skip("no C compiler")
+    if name == "native, step by step":
+        monkeypatch.setattr(found, "_gemm", None)
+    elif not found.can_fuse:
+        pytest.skip("no BLAS that C could call")
+
+
+def random_network(sizes: InputSizes, config: NetworkConfig, seed: int, spread: float = 0.7) -> SlateNetwork:
+    """Return a network, in evaluation mode, whose weights are large enough that items differ."""
+    network = SlateNetwork(sizes, config)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.uniform_(-spread, spread, generator=generator)
+    return network.eval()
+
+
+def random_inputs(sizes: InputSizes, lengths: Sequence[int], seed: int) -> NetworkInputs:
+    """Return lists of these lengths; padding holds large numbers, which no result may depend on."""
+    generator = torch.Generator().manual_seed(seed)
+    n_lists, n_items = len(lengths), max(lengths, default=0)
+    mask = torch.arange(n_items) < torch.tensor(lengths)[:, None]
+
+    def codes(count: int, *shape: int) -> Tensor:
+        return torch.randint(count, shape, generator=generator)
+
+    dense = torch.randn(n_items, n_lists, sizes.dense, generator=generator)
+    return NetworkInputs(
+        dense.where(mask.t()[:, :, None], 99.0),
+        {name: codes(count, n_items, n_lists) for name, count in sizes.categorical.items()},
+        torch.randn(n_lists, sizes.context, generator=generator),
+        {name: codes(count, n_lists) for name, count in sizes.context_categorical.items()},
+        mask,
+    )
+
+
+def in_double(inputs: NetworkInputs) -> NetworkInputs:
+    """Return the same inputs in float64."""
+    return replace(inputs, dense=inputs.dense.double(), context=inputs.context.double())
+
+
+def some_lists(inputs: NetworkInputs, index: Sequence[int], n_items: int) -> NetworkInputs:
+    """Return some of the lists, cut or padded to n_items."""
+    chosen = torch.tensor(index, dtype=torch.long)
+    extra = max(0, n_items - len(inputs.dense))
+
+    def resized(values: Tensor, fill: float) -> Tensor:
+        more = values.new_full((extra, *values.shape[1:]), fill)
+        return torch.cat([values, more])[:n_items, chosen]
+
+    return NetworkInputs(
+        resized(inputs.dense, -7.0),
+        {name: resized(codes, 1) for name, codes in inputs.categorical.items()},
+        inputs.context[chosen],
+        {name: codes[chosen] for name, codes in inputs.context_categorical.items()},
+        resized(inputs.mask.t(), False).t(),
+    )
+
+
+def one_list(inputs: NetworkInputs, number: int) -> OneList:
+    """Return one list of a batch, in float64 and without padding."""
+    length = int(inputs.mask[number].sum())
+    return OneList(
+        inputs.dense[:length, number].double(),
+        [codes[:length, number] for codes in inputs.categorical.values()],
+        inputs.context[number].double(),
+        [codes[number] for codes in inputs.context_categorical.values()],
+    )
+
+
+def random_slates(lengths: Sequence[int], n_slots: int, seed: int) -> Tensor:
+    """Return (B, K) a random permutation of each list, cut at K slots."""
+    generator = torch.Generator().manual_seed(seed)
+    slates = torch.full((len(lengths), n_slots), -1)
+    for number, length in enumerate(lengths):
+        order = torch.randperm(length, generator=generator)[:n_slots]
+        slates[number, : len(order)] = order
+    return slates
+
+
+def placed_items(slate: Tensor) -> list[int]:
+    """Return the items of one slate (K,)."""
+    return [item for item in slate.tolist() if item >= 0]

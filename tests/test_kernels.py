@@ -1,0 +1,293 @@
+"""Both sets of kernels equal the formulas in float64, whatever the shape; without a compiler there is still one set."""
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from seq2slate.model import native
+from seq2slate.model.kernels import Decoding, Kernels, Rows, available_kernels, kernels_for
+
+WIDTHS = (1, 2, 5, 16, 63, 64, 70, 128, 131)
+"""Units: odd and even, whole blocks of 64 and of 16 and not."""
+
+
+@pytest.fixture(params=["torch", "native"])
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    found = available_kernels()
+    if request.param not in found:
+        pytest.skip("no C compiler")
+    return found[request.param]
+
+
+def normal(*shape: int, seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def close(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+# The LSTM
+
+
+def lstm(arguments: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return gates (R, 4D), cell and output by the equations."""
+    i, f, g, o = arguments.chunk(4, dim=1)
+    i, f, g, o = torch.sigmoid(i), torch.sigmoid(f), torch.tanh(g), torch.sigmoid(o)
+    c = f * before + i * g
+    return torch.cat([i, f, g, o], dim=1), c, o * torch.tanh(c)
+
+
+@pytest.mark.parametrize("rows", [1, 6])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_lstm_step_and_its_gradient_equal_the_equations(kernels: Kernels, rows: int, width: int) -> None:
+    arguments, bias, before = (
+        3 * normal(rows, 4 * width, seed=0),
+        normal(4 * width, seed=1),
+        normal(rows, width, seed=2),
+    )
+    doubles = [tensor.double().requires_grad_(True) for tensor in (arguments + bias, before)]
+    gates, c, h = lstm(*doubles)
+    found, found_c, found_h = arguments.clone(), torch.empty(rows, width), torch.empty(rows, width)
+    kernels.lstm_forward(found, bias, before, found_c, found_h)
+    for value, expected in ((found, gates), (found_c, c), (found_h, h)):
+        close(value, expected.detach())
+
+    dh, dc = normal(rows, width, seed=3), normal(rows, width, seed=4)
+    darguments, dbefore = torch.autograd.grad((h, c), doubles, (dh.double(), dc.double()))
+    found_gradient, found_dc = torch.empty(rows, 4 * width), dc.clone()
+    kernels.lstm_backward(found, before, found_c, dh, found_dc, found_gradient)
+    close(found_gradient, darguments)
+    close(found_dc, dbefore)
+
+
+def test_lstm_of_many_rows_equals_the_equations(kernels: Kernels) -> None:
+    arguments, before = normal(300, 4 * 256, seed=0), normal(300, 256, seed=2)
+    gates, c, h = lstm(arguments.double(), before.double())
+    found_c, found_h = torch.empty_like(before), torch.empty_like(before)
+    kernels.lstm_forward(arguments, torch.zeros(4 * 256), before, found_c, found_h)
+    for value, expected in ((arguments, gates), (found_c, c), (found_h, h)):
+        close(value, expected)
+
+
+@pytest.mark.parametrize("size", [20.0, 100.0, 1e4])
+def test_lstm_gates_saturate(kernels: Kernels, size: float) -> None:
+    signs = torch.tensor([[a, b, c, d] for a in (-1, 1) for b in (-1, 1) for c in (-1, 1) for d in (-1, 1)])
+    arguments, before = size * signs.float(), torch.full((16, 1), 30.0)
+    gates, c, h = lstm(arguments.double(), before.double())
+    found_c, found_h = torch.empty(16, 1), torch.empty(16, 1)
+    kernels.lstm_forward(arguments, torch.zeros(4), before, found_c, found_h)
+    for value, expected in ((arguments, gates), (found_c, c), (found_h, h)):
+        close(value, expected)
+
+
+# The pointer
+
+
+def test_pointer_factors_are_exponentials_to_the_last_digits(kernels: Kernels) -> None:
+    arguments = torch.linspace(-40, 40, 70001)
+    factors = arguments.clone()
+    kernels.pointer_factors(factors)
+    torch.testing.assert_close(factors.double(), torch.exp(2 * arguments.double()), rtol=1e-6, atol=0)
+    beyond = torch.tensor([-1e4, -41.0, 41.0, 1e4])
+    kernels.pointer_factors(beyond)
+    torch.testing.assert_close(
+        beyond.double(), torch.tensor([-80.0, -80, 80, 80], dtype=torch.float64).exp(), rtol=1e-6, atol=0
+    )
+
+
+def pointer_case(n_items: int, width: int) -> tuple[Rows, Tensor, Tensor, Tensor]:
+    """Return 4 of 6 lists that stop one after the other, with keys (6, N, D), queries (5, 4, D) and v."""
+    generator = torch.Generator().manual_seed(width)
+    slots = torch.randint(-1, 6, (6, n_items), generator=generator)
+    rows = Rows(torch.tensor([4, 0, 5, 2]), torch.tensor([5, 3, 3, 0]), slots)
+    return rows, normal(6, n_items, width, seed=1), normal(5, 4, width, seed=2), normal(width, seed=3) / width**0.5
+
+
+def slow_scores(rows: Rows, keys: Tensor, queries: Tensor, v: Tensor) -> Tensor:
+    """Return v^T tanh(key + query) where an item is left, in loops; -inf elsewhere."""
+    scores = torch.full((len(keys), len(queries), keys.shape[1]), -math.inf, dtype=torch.float64)
+    for row, (number, stop) in enumerate(zip(rows.lists.tolist(), rows.stops.tolist(), strict=True)):
+        for step in range(stop):
+            for item in range(keys.shape[1]):
+                if rows.slots[number, item] >= step:
+                    scores[number, step, item] = v @ torch.tanh(keys[number, item] + queries[step, row])
+    return scores
+
+
+@pytest.mark.parametrize("n_items", [1, 3])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_pointer_scores_and_their_gradients_equal_the_equation(kernels: Kernels, n_items: int, width: int) -> None:
+    rows, keys, queries, v = pointer_case(n_items, width)
+    doubles = [tensor.double().requires_grad_(True) for tensor in (keys, queries, v)]
+    expected = slow_scores(rows, *doubles)
+    key_factors, query_factors = keys.clone(), queries.clone()
+    kernels.pointer_factors(key_factors)
+    kernels.pointer_factors(query_factors)
+    scores = torch.full(expected.shape, -math.inf)
+    kernels.pointer_forward(rows, key_factors, query_factors, v, scores)
+    close(scores, expected.detach())
+
+    dscores = normal(*expected.shape, seed=5).where(scores > -math.inf, 0)
+    gradients = torch.autograd.grad(expected, doubles, dscores.double())
+    dkeys, dqueries, dv = torch.zeros_like(keys), torch.zeros_like(queries), torch.zeros(len(keys), width)
+    kernels.pointer_backward(rows, key_factors, query_factors, v, dscores, dkeys, dqueries, dv)
+    for found, gradient in zip((dkeys, dqueries, dv.sum(0)), gradients, strict=True):
+        close(found, gradient)
+
+
+# A step of decoding
+
+LEFT = torch.tensor([[1, 1, 1, 1], [0, 1, 0, 1], [0, 0, 0, 0], [0, 0, 1, 0], [1, 1, 1, 1]], dtype=torch.bool)
+
+
+def decoding_case(width: int, *, sampled: bool, terms: bool) -> tuple[Decoding, Tensor, Tensor]:
+    """Return the second of three steps, of which list 4 takes no part, with the lists and their queries."""
+    keys = normal(5, 4, width, seed=1)
+    interaction = normal(5, 4, 4, seed=5) if terms else None
+    state = Decoding(
+        keys,
+        normal(width, seed=2),
+        LEFT.clone(),
+        torch.full((5, 3, 4), -math.inf),
+        torch.full((5, 3), -1),
+        draws=torch.rand(5, 3, generator=torch.Generator().manual_seed(3)) if sampled else None,
+        sharpness=0.7,
+        bias=normal(5, 4, seed=4) if terms else None,
+        interaction=interaction,
+    )
+    return state, torch.tensor([3, 0, 2, 1]), normal(4, width, seed=6)
+
+
+@pytest.mark.parametrize("terms", [False, True])
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_step_places_the_best_item_or_the_drawn_one(kernels: Kernels, width: int, sampled: bool, terms: bool) -> None:
+    state, lists, queries = decoding_case(width, sampled=sampled, terms=terms)
+    before = replace(state, left=state.left.clone(), bias=None if state.bias is None else state.bias.clone())
+    arguments = torch.tanh(state.keys[lists].double() + queries[:, None].double())
+    for factors in (state.keys, queries):
+        kernels.pointer_factors(factors)
+    kernels.pointer_step(state, 1, lists, queries)
+    for row, number in enumerate(lists.tolist()):
+        left = [item for item in range(4) if before.left[number, item]]
+        scores = {item: float(arguments[row, item] @ state.v.double()) for item in left}
+        if before.bias is not None:
+            scores = {item: score + float(before.bias[number, item]) for item, score in scores.items()}
+        choice = expected_choice(scores, None if state.draws is None else float(state.draws[number, 1]))
+        assert state.slates[number].tolist() == [-1, choice, -1]
+        assert state.left[number].nonzero().flatten().tolist() == [item for item in left if item != choice]
+        expected = torch.tensor([scores.get(item, -math.inf) for item in range(4)], dtype=torch.float64)
+        close(state.scores[number, 1], expected)
+        if state.bias is not None and before.bias is not None and state.interaction is not None:
+            added = state.interaction[number, choice] if left else torch.zeros(4)
+            torch.testing.assert_close(state.bias[number], before.bias[number] + added)
+    assert (state.scores[:, [0, 2]] == -math.inf).all()
+    assert torch.equal(state.left[4], LEFT[4])  # it took no part
+    assert (state.slates[4] == -1).all()
+
+
+def expected_choice(scores: dict[int, float], draw: float | None, sharpness: float = 0.7) -> int:
+    """Return the best item, or the first where the running sum of probabilities passes the draw; -1 without items."""
+    if draw is None or not scores:
+        return max(scores, key=lambda item: scores[item], default=-1)
+    total = sum(math.exp(score * sharpness) for score in scores.values())
+    running = 0.0
+    for item, score in scores.items():
+        running += math.exp(score * sharpness) / total
+        if running > draw:
+            return item
+    raise AssertionError("the probabilities do not reach the draw")
+
+
+@pytest.mark.parametrize("draw", [0.0, 1 - 2**-24])
+def test_the_most_extreme_draws_place_a_real_item(kernels: Kernels, draw: float) -> None:
+    state, lists, queries = decoding_case(16, sampled=True, terms=False)
+    state = replace(state, draws=torch.full((5, 3), draw), v=30 * state.v)  # some probabilities are 0 in float32
+    for factors in (state.keys, queries):
+        kernels.pointer_factors(factors)
+    kernels.pointer_step(state, 0, lists, queries)
+    choices = state.slates[:4, 0].tolist()
+    assert choices[2] == -1
+    assert all(LEFT[number, choices[number]] for number in (0, 1, 3))
+
+
+def test_equal_scores_are_placed_in_base_order(kernels: Kernels) -> None:
+    state, lists, queries = decoding_case(8, sampled=False, terms=False)
+    state.keys.fill_(1.0)
+    kernels.pointer_step(state, 0, lists, queries.exp())
+    assert state.slates[:4, 0].tolist() == [0, 1, -1, 2]
+
+
+# Which kernels there are
+
+
+def test_native_kernels_take_contiguous_tensors_only() -> None:
+    kernels = available_kernels().get("native")
+    if kernels is None:
+        pytest.skip("no C compiler")
+    with pytest.raises(ValueError, match="contiguous"):
+        kernels.pointer_factors(torch.zeros(4, 4).t()[:2])
+
+
+def test_double_precision_is_for_torch() -> None:
+    assert kernels_for(torch.zeros(1, dtype=torch.float64)) is available_kernels()["torch"]
+    assert kernels_for(torch.zeros(1)) is available_kernels().get("native", available_kernels()["torch"])
+
+
+def test_native_kernels_can_be_turned_off() -> None:
+    code = "from seq2slate.model.kernels import available_kernels; print(*available_kernels())"
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"SEQ2SLATE_NATIVE": "0"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.split() == ["torch"]
+
+
+def uncached_library() -> object:
+    return native.native_library.__wrapped__()
+
+
+def test_the_library_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "native" not in available_kernels():
+        pytest.skip("no C compiler")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert uncached_library() is not None
+    (library,) = (tmp_path / "seq2slate").iterdir()
+    made = library.stat().st_mtime_ns
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))
+    assert uncached_library() is not None
+    assert library.stat().st_mtime_ns == made
+
+
+def test_without_a_working_compiler_there_is_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", "false")
+    assert uncached_library() is None
+    assert not list((tmp_path / "seq2slate").iterdir())
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    assert uncached_library() is None
+
+
+def test_without_a_place_for_it_there_is_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert uncached_library() is None
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", no_home)
+    assert uncached_library() is None

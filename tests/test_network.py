@@ -1,0 +1,278 @@
+"""The network equals the reference that is written from the paper's equations; padding and company change nothing."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+
+from seq2slate.errors import UsageError
+from seq2slate.model.decoding import choice_log_probabilities, decode, first_scores, log_prob, repeated_scores
+from seq2slate.model.inputs import InputSizes, NetworkInputs
+from seq2slate.model.network import NetworkConfig, SlateNetwork, slots_of_items
+from seq2slate.training.losses import make_loss, sequence_loss
+from tests import reference_network as slow
+from tests.reference_network import KERNELS, MIXED_LENGTHS, PLAIN, RICH, VARIANTS
+
+LABELS = torch.tensor([[0, 1, 0], [0, 0, 0], [1, 0, 0], [1, 0, 1], [0, 0, 0], [0, 2, 1]]).float()
+"""For the lists of MIXED_LENGTHS; items after the third have 0, but for one of the long list."""
+SLOTS = 7
+PRECISIONS = dict.fromkeys(KERNELS, 0.0001) | {"float64": 1e-9}
+"""The kernels, all of float32 but the last, and how close they have to come."""
+
+
+@pytest.fixture(params=PRECISIONS)
+def precision(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    name: str = request.param
+    if name != "float64":
+        slow.use_kernels(name, monkeypatch)
+    return name
+
+
+@cache
+def slow_results(variant: str, step_loss: str) -> tuple[list[list[slow.Scores]], list[Tensor], dict[str, Tensor]]:
+    """Return the scores and losses of each list, and the gradient of all losses and log-probabilities together."""
+    network, inputs, slates = case(variant, "native")
+    reference = slow.ReferenceNetwork(network)
+    scores, losses, logs = [], [], []
+    for number, slate in enumerate(slates):
+        placed = slow.placed_items(slate)
+        of_list = reference.scores(slow.one_list(inputs, number), placed)
+        labels = labels_of(inputs.mask)[number].tolist()
+        losses.append(slow.sequence_loss(of_list, labels, slow.STEP_LOSSES[step_loss], dcg_weights()))
+        logs.append(slow.log_probability(of_list, placed))
+        scores.append(of_list)
+    return scores, losses, reference.gradient(slow.sum_of(iter([*losses, *logs])))
+
+
+def case(variant: str, precision: str) -> tuple[SlateNetwork, NetworkInputs, Tensor]:
+    sizes, config = VARIANTS[variant]
+    network = slow.random_network(sizes, config, seed=1)
+    inputs = slow.random_inputs(sizes, MIXED_LENGTHS, seed=2)
+    if precision == "float64":
+        network, inputs = network.double(), slow.in_double(inputs)
+    return network, inputs, slow.random_slates(MIXED_LENGTHS, SLOTS, seed=3)
+
+
+def labels_of(mask: Tensor) -> Tensor:
+    labels = torch.zeros(mask.shape)
+    labels[:, : LABELS.shape[1]] = LABELS
+    labels[3, 8] = 1
+    return labels
+
+
+def dcg_weights() -> list[float]:
+    return [1 / math.log2(j + 1) for j in range(1, SLOTS + 1)]
+
+
+def scores_of(network: SlateNetwork, inputs: NetworkInputs, slates: Tensor) -> Tensor:
+    encoded = network.encode(inputs)
+    if network.config.decoder == "one-step":
+        return repeated_scores(first_scores(network, encoded), slates, inputs.mask)
+    return network.score(encoded, slates)
+
+
+def assert_scores_equal(scores: Tensor, expected: list[slow.Scores], tolerance: float) -> None:
+    """The scores (K, N) of one list are the expected ones where an item is left, and -inf everywhere else."""
+    dense = torch.full(scores.shape, -torch.inf, dtype=torch.float64)
+    for step, of_step in enumerate(expected):
+        for item, score in of_step.items():
+            dense[step, item] = score.detach()
+    torch.testing.assert_close(scores.detach().double(), dense, rtol=tolerance, atol=tolerance)
+
+
+def assert_gradients_equal(network: SlateNetwork, expected: dict[str, Tensor], tolerance: float) -> None:
+    """Every weight's gradient is within the tolerance, relative to the largest entry for that weight."""
+    for name, weight in network.named_parameters():
+        assert weight.grad is not None, name
+        gap = (weight.grad.double() - expected[name]).abs().max()
+        assert gap <= tolerance * expected[name].abs().max().clamp(min=1e-3), (name, gap)
+
+
+# The reference
+
+
+@pytest.mark.parametrize("step_loss", slow.STEP_LOSSES)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_scores_losses_and_gradients_equal_the_reference(variant: str, step_loss: str, precision: str) -> None:
+    network, inputs, slates = case(variant, precision)
+    expected_scores, expected_losses, expected_gradients = slow_results(variant, step_loss)
+    tolerance = PRECISIONS[precision]
+    scores = scores_of(network, inputs, slates)
+    for number, expected in enumerate(expected_scores):
+        assert_scores_equal(scores[number], expected, tolerance)
+    labels, weights = labels_of(inputs.mask), torch.tensor(dcg_weights(), dtype=scores.dtype)
+    losses = sequence_loss(scores, labels, slates, inputs.mask, loss=make_loss(step_loss), weights=weights)
+    torch.testing.assert_close(
+        losses.detach().double(), torch.stack(expected_losses).detach(), rtol=tolerance, atol=tolerance
+    )
+    (losses.sum() + choice_log_probabilities(scores, slates).sum()).backward()  # type: ignore[no-untyped-call]
+    assert_gradients_equal(network, expected_gradients, tolerance)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_log_prob_equals_the_reference(variant: str, precision: str) -> None:
+    network, inputs, slates = case(variant, precision)
+    reference = slow.ReferenceNetwork(network)
+    logs = log_prob(network, network.encode(inputs), slates)
+    for number, slate in enumerate(slates):
+        placed = slow.placed_items(slate)
+        scores = reference.scores(slow.one_list(inputs, number), placed)
+        expected = slow.log_probability(scores, placed).detach()
+        torch.testing.assert_close(
+            logs[number].sum().double().detach(), expected, rtol=PRECISIONS[precision], atol=1e-6
+        )
+        assert (logs[number, len(placed) :] == 0).all()
+
+
+def test_positions_from_the_64th_on_share_a_prior() -> None:
+    network = slow.random_network(PLAIN, NetworkConfig(hidden=4, base_prior=True), seed=0)
+    inputs = slow.random_inputs(PLAIN, [70, 2], seed=1)
+    slates = torch.tensor([[66, 0], [1, 0]])
+    scores = network.score(network.encode(inputs), slates)
+    expected = slow.ReferenceNetwork(network).scores(slow.one_list(inputs, 0), [66, 0])
+    assert_scores_equal(scores[0], expected, 1e-5)
+
+
+def test_scores_stop_where_they_are_told_to() -> None:
+    network, inputs, slates = case("everything", "native")
+    encoded = network.encode(inputs)
+    stops = torch.tensor([2, 0, 1, 5, 0, 6])
+    whole, stopped = network.score(encoded, slates), network.score(encoded, slates, stops)
+    before = (torch.arange(SLOTS) < stops[:, None])[:, :, None]
+    torch.testing.assert_close(stopped, whole.where(before, -torch.inf), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_without_gradients_the_scores_are_the_same(variant: str, precision: str) -> None:
+    network, inputs, slates = case(variant, precision)
+    scores = scores_of(network, inputs, slates)
+    with torch.no_grad():
+        torch.testing.assert_close(scores_of(network, inputs, slates), scores.detach(), rtol=1e-5, atol=1e-5)
+
+
+# Padding
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@torch.no_grad()
+def test_a_list_has_the_same_scores_alone_and_in_any_company(variant: str, precision: str) -> None:
+    network, inputs, slates = case(variant, precision)
+    scores = scores_of(network, inputs, slates)
+    companies: list[tuple[Sequence[int], int]] = [([5, 3, 1, 0, 2, 4], 9), ([0, 1, 2, 4, 5], 6), ([3, 1], 9)]
+    companies += [([number], max(length, 1)) for number, length in enumerate(MIXED_LENGTHS)]
+    companies += [([4, 3, 3, 0], 14), ([1, 1], 2)]
+    for chosen, n_items in companies:
+        again = scores_of(network, slow.some_lists(inputs, chosen, n_items), slates[list(chosen)])
+        width = min(n_items, scores.shape[2])
+        torch.testing.assert_close(again[:, :, :width], scores[list(chosen), :, :width], rtol=1e-5, atol=1e-5)
+        assert (again[:, :, width:] == -torch.inf).all()
+
+
+def test_padding_gets_no_gradient() -> None:
+    network, inputs, slates = case("everything", "float64")
+    dense = inputs.dense.clone().requires_grad_(True)
+    log_prob(network, network.encode(replace(inputs, dense=dense)), slates).sum().backward()  # type: ignore[no-untyped-call]
+    assert dense.grad is not None
+    there = inputs.mask.t()
+    assert (dense.grad[~there] == 0).all()
+    assert (dense.grad[there].abs().sum(1) > 0).sum() == sum(length for length in MIXED_LENGTHS if length > 1)
+
+
+@pytest.mark.parametrize("variant", ["paper", "one-step", "gru", "everything"])
+@pytest.mark.parametrize("n_lists", [0, 2])
+def test_lists_without_items_have_empty_slates(variant: str, n_lists: int) -> None:
+    sizes, config = VARIANTS[variant]
+    network = slow.random_network(sizes, config, seed=0)
+    encoded = network.encode(slow.random_inputs(sizes, [0] * n_lists, seed=0))
+    decoded = decode(network, encoded, 3)
+    assert decoded.slates.shape == (n_lists, 0)
+    assert log_prob(network, encoded, decoded.slates).shape == (n_lists, 0)
+
+
+@pytest.mark.parametrize("variant", ["paper", "one-step", "everything"])
+def test_probabilities_are_0_for_placed_items_and_sum_to_1(variant: str, precision: str) -> None:
+    network, inputs, _ = case(variant, precision)
+    decoded = decode(network, network.encode(inputs), generator=torch.Generator().manual_seed(0))
+    probabilities = decoded.probabilities
+    for number, length in enumerate(MIXED_LENGTHS):
+        slate = slow.placed_items(decoded.slates[number])
+        assert sorted(slate) == list(range(length))
+        for step in range(length):
+            assert (probabilities[number, step, slate[:step]] == 0).all()
+            assert (probabilities[number, step, slate[step:]] > 0).all()
+        assert (probabilities[number, :, length:] == 0).all()
+        torch.testing.assert_close(probabilities[number, :length].sum(1), torch.ones(length).to(probabilities))
+        assert (probabilities[number, length:] == 0).all()
+
+
+# Parts
+
+
+def test_slots_of_items_say_where_each_item_stands() -> None:
+    slates = torch.tensor([[2, 0], [1, -1], [-1, -1]])
+    mask = torch.tensor([[True] * 3, [True, True, False], [False] * 3])
+    assert slots_of_items(slates, mask).tolist() == [[1, 2, 0], [2, 0, -1], [-1, -1, -1]]
+
+
+def test_a_fresh_network_starts_in_its_range_and_with_the_base_order() -> None:
+    network = SlateNetwork(RICH, NetworkConfig(hidden=64, base_prior=True, interaction=3, initial_range=0.05))
+    network.reset_parameters(torch.Generator().manual_seed(0))
+    for name, weight in network.named_parameters():
+        if name == "prior":
+            torch.testing.assert_close(weight.detach(), -torch.log1p(torch.arange(64)))
+        elif name == "pull":
+            assert weight.item() == 0
+        else:
+            assert 0.03 < weight.abs().max() <= 0.05, name
+    again = SlateNetwork(RICH, network.config)
+    again.reset_parameters(torch.Generator().manual_seed(0))
+    assert all(torch.equal(a, b) for a, b in zip(network.parameters(), again.parameters(), strict=True))
+    small = SlateNetwork(RICH, replace(network.config, initial_range=1e-3))
+    small.reset_parameters(torch.Generator().manual_seed(0))
+    slates = decode(small, small.encode(slow.random_inputs(RICH, [20, 4], seed=0))).slates
+    assert slates[0].tolist() == list(range(20))
+
+
+def test_dropout_takes_the_same_columns_of_a_list_at_every_step_and_keeps_the_mean() -> None:
+    sizes = InputSizes(200, {}, 0, {})
+    network = slow.random_network(sizes, NetworkConfig(hidden=100, dropout=0.25), seed=0).train()
+    inputs = replace(slow.random_inputs(sizes, [5] * 40, seed=1), dense=torch.ones(5, 40, 200))
+    encoded = network.encode(inputs, generator=torch.Generator().manual_seed(2))
+    kept = encoded.items[0]
+    assert (encoded.items == kept).all()
+    assert set(kept.flatten().tolist()) == {0.0, torch.tensor(1 / 0.75).item()}
+    assert abs(kept.mean() - 1) < 4 * (0.25 / 0.75 / kept.numel()) ** 0.5
+    assert (kept[0] != kept[1]).any()
+    assert encoded.keep is not None
+    assert encoded.keep.shape == (40, 100)
+    assert network.eval().encode(inputs).keep is None
+    assert (network.encode(inputs).items == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cell": "rnn"}, "no cell 'rnn'; choose one of lstm, gru"),
+        ({"decoder": "two-step"}, "no decoder 'two-step'; choose one of sequential, one-step"),
+        ({"hidden": 0}, "at least 1"),
+        ({"layers": 0}, "at least 1"),
+        ({"embedding": 0}, "at least 1"),
+        ({"interaction": -1}, "at least 0"),
+        ({"bidirectional": True, "hidden": 5}, "5 is odd"),
+        ({"dropout": 1.0}, "below 1, got 1.0"),
+        ({"dropout": -0.1}, "at least 0"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        NetworkConfig(**options)  # type: ignore[arg-type]
+
+
+def test_a_network_without_columns_is_refused() -> None:
+    with pytest.raises(UsageError, match="no column to learn from"):
+        SlateNetwork(InputSizes(0, {}, 0, {}), NetworkConfig())
+    SlateNetwork(InputSizes(0, {}, 0, {}), NetworkConfig(position_input=True))

@@ -1,0 +1,172 @@
+"""The model as its users meet it: a ranker that gives ids, and a folder that opens to the same model."""
+
+import json
+import os
+import pickle
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from seq2slate.data.lists import ItemLists
+from seq2slate.data.ranker import Ranker, rank_lists
+from seq2slate.errors import DataError
+from seq2slate.model.network import NetworkConfig
+from seq2slate.model.saving import FORMAT, load_saved
+from seq2slate.model.seq2slate import KIND, Seq2Slate
+from tests.checks import check_ranker, mixed_lists
+from tests.reference_network import KERNELS, VARIANTS, use_kernels
+
+
+def lists_with_columns(seed: int = 0) -> ItemLists:
+    plain = mixed_lists(seed)
+    rng = np.random.default_rng(seed)
+    return ItemLists(
+        plain.features,
+        plain.offsets,
+        labels=plain.labels,
+        list_ids=plain.list_ids,
+        item_ids=[f"item {row}" for row in range(plain.n_items)],
+        categorical={"colour": rng.choice(["red", "green", "blue"], plain.n_items)},
+        context={"hour": rng.normal(size=len(plain)), "city": rng.choice(["Rome", "Oslo"], len(plain))},
+    )
+
+
+def model_of(lists: ItemLists, config: NetworkConfig | None = None, seed: int = 0) -> Seq2Slate:
+    """Return a model whose weights are large enough that items differ."""
+    chosen = NetworkConfig(hidden=8) if config is None else config
+    return Seq2Slate.create(lists, replace(chosen, initial_range=0.7), seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("variant", "kernels"),
+    [(variant, "native") for variant in VARIANTS] + [("paper", name) for name in KERNELS if name != "native"],
+)
+def test_battery(variant: str, kernels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_kernels(kernels, monkeypatch)
+
+    def save_load(ranker: Ranker) -> Ranker:
+        assert isinstance(ranker, Seq2Slate)
+        ranker.save(tmp_path / "model")
+        return Seq2Slate.from_saved(load_saved(tmp_path / "model"))
+
+    lists = lists_with_columns()
+    check_ranker(model_of(lists, VARIANTS[variant][1]), lists, save_load=save_load)
+
+
+# Ids
+
+
+def test_rerank_gives_the_ids_of_the_slates_in_the_order_of_the_lists() -> None:
+    lists = lists_with_columns()
+    model = model_of(lists)
+    slates = model.rank(lists.batch(), 4)
+    for batch_size in (1, 3, 256):
+        for number, slate in enumerate(model.rerank(lists, 4, batch_size=batch_size)):
+            items, chosen = lists[number].item_ids.to_pylist(), slates[number][slates[number] >= 0]
+            assert slate.list_id == lists.list_ids[number].as_py()
+            assert slate.item_ids == [items[item] for item in chosen]
+            logs = model.log_prob(lists[number], chosen[None])[0]
+            assert slate.log_probabilities == pytest.approx(logs.tolist(), abs=1e-5)
+
+
+def test_sampled_slates_repeat_with_their_seed() -> None:
+    lists = lists_with_columns()
+    model = model_of(lists)
+    first, again, other = ([slate.item_ids for slate in model.rerank(lists, sample_seed=seed)] for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+    assert [sorted(ids) for ids in first] == [sorted(one.item_ids.to_pylist()) for one in lists]
+    cold = [slate.item_ids for slate in model.rerank(lists, sample_seed=1, temperature=1e-6)]
+    assert cold == [slate.item_ids for slate in model.rerank(lists)]
+
+
+def test_log_prob_is_that_of_the_decoded_slates() -> None:
+    lists = lists_with_columns()
+    model = model_of(lists)
+    decoded = model.decode(lists, 5)
+    logs = model.log_prob(lists, decoded.slates.numpy())
+    torch.testing.assert_close(logs, decoded.log_probabilities, rtol=1e-4, atol=1e-5)
+    assert not logs.requires_grad
+
+
+def test_ranking_in_batches_is_ranking_at_once() -> None:
+    lists = lists_with_columns()
+    model = model_of(lists)
+    np.testing.assert_array_equal(rank_lists(model, lists, batch_size=2), model.rank(lists.batch()))
+
+
+# Creating
+
+
+def test_the_seed_decides_the_weights() -> None:
+    lists = lists_with_columns()
+    first, again, other = (model_of(lists, seed=seed).network.w_enc for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_columns_may_be_chosen_by_name() -> None:
+    lists = lists_with_columns()
+    model = Seq2Slate.create(lists, NetworkConfig(hidden=4), categorical=[], context=["hour"])
+    assert asdict(model.network.sizes) == {"dense": 4, "categorical": {}, "context": 1, "context_categorical": {}}
+
+
+def test_dropout_is_for_training_alone() -> None:
+    lists = lists_with_columns()
+    model = model_of(lists, NetworkConfig(hidden=8, dropout=0.9))
+    assert not model.network.training
+    scores = model.decode(lists).scores
+    assert torch.equal(scores, model.decode(lists).scores)
+    model.network.train()
+    assert not torch.equal(scores, model.decode(lists).scores)
+    assert not Seq2Slate(model.transform, model.network).network.training
+
+
+def test_other_columns_are_refused_by_name() -> None:
+    lists = lists_with_columns()
+    with pytest.raises(DataError, match="hour"):
+        model_of(lists).rank(mixed_lists(0).batch())
+
+
+# Saving
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    model_of(lists_with_columns()).save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_saved_model_is_the_same_to_the_last_bit(folder: Path) -> None:
+    lists = lists_with_columns()
+    model, opened = model_of(lists), Seq2Slate.from_saved(load_saved(folder))
+    assert opened.network.config == model.network.config
+    for (name, weight), (other, found) in zip(
+        model.network.state_dict().items(), opened.network.state_dict().items(), strict=True
+    ):
+        assert name == other
+        assert torch.equal(weight, found)
+    assert torch.equal(model.decode(lists).scores, opened.decode(lists).scores)
+    assert not opened.network.training
+
+
+def test_the_folder_has_no_pickle(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sorted(os.listdir(folder)) == ["config.json", "features.json", "weights.safetensors"]
+    assert load_saved(folder).kind == KIND
+
+    def refuse(*_: object, **__: object) -> None:
+        pytest.fail("something was unpickled")
+
+    for module, name in ((pickle, "load"), (pickle, "loads"), (pickle, "Unpickler"), (torch, "load")):
+        monkeypatch.setattr(module, name, refuse)
+    Seq2Slate.from_saved(load_saved(folder)).rank(lists_with_columns().batch())
+
+
+def test_a_newer_folder_is_refused_with_its_version(folder: Path) -> None:
+    head = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(head | {"format": FORMAT + 1}))
+    with pytest.raises(DataError, match=f"format {FORMAT + 1}.*up to {FORMAT}"):
+        load_saved(folder)
