@@ -273,7 +273,7 @@ def rerank(
 
 @app.command()
 def demo(
-    lists: Annotated[int, typer.Option(min=50, help="Number of lists to generate.")] = 4000,
+    lists: Annotated[int, typer.Option(min=50, help="Number of lists to generate.")] = 8000,
     items: Annotated[float, typer.Option(min=5, help="Mean number of items of a list.")] = 25,
     seed: Seed = 0,
 ) -> None:

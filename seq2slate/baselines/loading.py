@@ -9,6 +9,7 @@ from pathlib import Path
 from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
 from seq2slate.baselines.linear import RidgeRanker
 from seq2slate.baselines.order import BaseOrder, RandomOrder
+from seq2slate.baselines.trees import LambdaMart
 from seq2slate.data.clicks import User
 from seq2slate.data.ranker import Ranker
 from seq2slate.errors import DataError, UsageError
@@ -23,6 +24,7 @@ def _open_network(saved: SavedRanker) -> Ranker:
 
 SAVED_RANKERS: dict[str, Callable[[SavedRanker], Ranker]] = {
     "ridge": RidgeRanker.from_saved,
+    "lambdamart": LambdaMart.from_saved,
     "seq2slate": _open_network,
 }
 """The kinds of ranker that a folder may hold."""

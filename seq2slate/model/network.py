@@ -10,6 +10,8 @@ Options beyond the paper, all off unless asked for and each in its own term of t
   begin at the base order and learn corrections. It starts at -log(1 + p).
 - `interaction`: a learned term Σ g(i, k) over the items k placed before, g(i, k) = β · exp(-|P x_i - P x_k|²) with P of
   this many rows: a direct way to say "like one that is already there", good or bad.
+- `resemblance`: a learned term that compares an item with those above it in base order and those placed before it;
+  see `model.resemblance`.
 - `position_input`: the base position, as log(1 + p), stands among the columns of an item.
 """
 
@@ -26,6 +28,7 @@ from seq2slate.model.inputs import InputSizes, NetworkInputs
 from seq2slate.model.kernels import Rows
 from seq2slate.model.pointer import pointer_scores
 from seq2slate.model.recurrent import LAYERS, RecurrentLayer, State
+from seq2slate.model.resemblance import Resemblance
 
 DECODERS = ("sequential", "one-step")
 _PRIOR_POSITIONS = 64
@@ -55,6 +58,8 @@ class NetworkConfig:
     """Whether the base position has a learned bias."""
     interaction: int = 0
     """Size of the space in which items already placed repel or attract; 0 for none."""
+    resemblance: bool = False
+    """Whether items are compared with those above them in base order, and those placed before them."""
     position_input: bool = False
     """Whether the base position is an input column."""
     initial_range: float = 0.1
@@ -119,6 +124,7 @@ class SlateNetwork(nn.Module):
         self.prior = nn.Parameter(torch.empty(_PRIOR_POSITIONS)) if config.base_prior else None
         self.place = nn.Parameter(torch.empty(config.interaction, n_inputs)) if config.interaction else None
         self.pull = nn.Parameter(torch.empty(1)) if config.interaction else None
+        self.resemblance = Resemblance(n_inputs) if config.resemblance else None
 
     def reset_parameters(self, generator: torch.Generator) -> None:
         """Draw all weights uniformly from ±initial_range; the base prior starts at the base order."""
@@ -129,6 +135,9 @@ class SlateNetwork(nn.Module):
                 self.prior.copy_(-torch.log1p(torch.arange(_PRIOR_POSITIONS)))
             if self.pull is not None:
                 self.pull.zero_()
+            if self.resemblance is not None:
+                self.resemblance.reset_parameters()
+                self.v.zero_()  # what the recurrent part has to say comes on top
 
     @property
     def encoder_layers(self) -> list[list[RecurrentLayer]]:
@@ -149,7 +158,13 @@ class SlateNetwork(nn.Module):
         memory = self._dropped(memory, generator)
         keep = self._keep(memory, generator)
         keys = memory.transpose(0, 1) @ self.w_enc
-        return Encoded(items, keys, states, inputs.mask, self._bias(inputs.mask), self._interaction(items), keep)
+        bias, interaction = self._bias(inputs.mask), self._interaction(items)
+        if self.resemblance is not None:
+            bias, effects = self.resemblance(items, inputs.mask, bias)
+            interaction = effects if interaction is None else interaction + effects
+        if self.config.decoder == "one-step":
+            interaction = None  # nothing is placed before the first step
+        return Encoded(items, keys, states, inputs.mask, bias, interaction, keep)
 
     def _item_vectors(self, inputs: NetworkInputs) -> Tensor:
         """Return (N, B, I): dense columns, embeddings, and what is known of the list, side by side."""

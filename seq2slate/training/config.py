@@ -24,6 +24,8 @@ class TrainingConfig:
     decay: float = 0.96
     """The learning rate is multiplied by this every `decay_steps` steps."""
     decay_steps: int = 1000
+    anneal: bool = False
+    """Whether the learning rate also falls on a line, to 0 at the end of the last epoch."""
     l2: float = 3e-4
     """The penalty coefficient of L2 regularisation."""
     clip_norm: float = 5.0
@@ -59,8 +61,16 @@ class Preset:
 PRESETS = {
     "paper": Preset(NetworkConfig(), TrainingConfig()),
     "default": Preset(
-        NetworkConfig(base_prior=True),
-        TrainingConfig(ObjectiveConfig(policy="greedy", step_weights="dcg"), learning_rate=1e-3, l2=1e-5),
+        NetworkConfig(hidden=64, dropout=0.2, base_prior=True, resemblance=True),
+        TrainingConfig(
+            ObjectiveConfig(policy="greedy", step_weights="dcg", k=10),
+            epochs=8,
+            learning_rate=1e-3,
+            anneal=True,
+            warmup_steps=50,
+            l2=0.0,
+            patience=4,
+        ),
     ),
 }
 """By the name that the command line gives them."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import signal
 import threading
@@ -192,7 +193,9 @@ class _Run:
     def _learning_rate(self, step: int) -> float:
         config = self.config
         warm = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
-        return float(config.learning_rate * config.decay ** (step // config.decay_steps) * warm)
+        steps = config.epochs * math.ceil(len(self.train_lists) / config.batch_size)
+        left = 1 - step / steps if config.anneal else 1.0
+        return float(config.learning_rate * config.decay ** (step // config.decay_steps) * warm * left)
 
     def _end_epoch(self) -> None:
         progress = self.progress

@@ -1,0 +1,78 @@
+"""How the network compares with the base order, and with LambdaMART trained on the same clicks.
+
+`python -m benchmarks.quality [diverse|similar] [--seeds N]`: 10,000 generated training lists of 25 items on average,
+ordered by cross-fitted ridge regressions of the grades and clicked on by a simulated user; 2,000 lists choose the
+epoch, and 10,000 others, read once, report. Written to benchmarks/quality-USER.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from seq2slate import (
+    Choices,
+    LoggedCeiling,
+    RidgeRanker,
+    cross_fit,
+    evaluate,
+    generate,
+    label_log,
+    make_user,
+    reorder_lists,
+    train_model,
+)
+from seq2slate.baselines.trees import LambdaMart
+from seq2slate.data.clicks import User
+from seq2slate.data.lists import Split
+from seq2slate.data.ranker import Ranker
+from seq2slate.evaluation.evaluate import Evaluation
+
+
+def make_split(user: User, *, train: int = 10_000, valid: int = 2_000, test: int = 10_000, items: float = 25) -> Split:
+    """Return clicked lists: no training list was ordered by a ranker that saw it."""
+    grades = [generate(count, items=items, seed=seed) for seed, count in enumerate((train, valid, test))]
+    base = RidgeRanker.fit(grades[0])
+    orders = [cross_fit(RidgeRanker.fit, grades[0]), reorder_lists(base, grades[1]), reorder_lists(base, grades[2])]
+    return Split(*(label_log(user, lists, seed=seed) for seed, lists in enumerate(orders)))
+
+
+def main() -> None:
+    """Train, evaluate once, print and write."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("user", nargs="?", default="diverse")
+    parser.add_argument("--seeds", type=int, default=3)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    user = make_user(arguments.user)
+    split = make_split(user)
+    rankers: dict[str, Ranker] = {"LambdaMART": LambdaMart.fit(split.train, split.valid)}
+    for decoder in ("one-step", "sequential"):
+        for seed in range(arguments.seeds):
+            began = time.monotonic()
+            model, history = train_model(split.train, split.valid, Choices(decoder=decoder, seed=seed), quiet=True)
+            rankers[f"{decoder}, seed {seed}"] = model
+            seconds = time.monotonic() - began
+            print(f"{decoder}, seed {seed}: {history.best:.4f} in epoch {history.best_epoch + 1}, {seconds:.0f} s")
+    rankers["ceiling"] = LoggedCeiling(user)
+    result = evaluate(rankers, split.test, user=user, ceiling=["ceiling"])
+    print(result)
+    for decoder in ("one-step", "sequential"):
+        print_spread(result, decoder, arguments.seeds)
+    Path(__file__).with_name(f"quality-{arguments.user}.json").write_text(result.to_json() + "\n")
+
+
+def print_spread(result: Evaluation, decoder: str, seeds: int) -> None:
+    """Print the mean over seeds, and how far seeds differ."""
+    values = [result.row(f"{decoder}, seed {seed}", "NDCG@10").mean for seed in range(seeds)]
+    print(
+        f"{decoder}: NDCG@10 {np.mean(values):.4f} over {seeds} seeds, standard deviation {np.std(values, ddof=1):.4f}"
+    )
+
+
+if __name__ == "__main__":
+    main()
