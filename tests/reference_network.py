@@ -24,6 +24,9 @@ from seq2slate.model import kernels
 from seq2slate.model.inputs import InputSizes, NetworkInputs
 from seq2slate.model.network import NetworkConfig, SlateNetwork
 
+STRETCH = 10.0
+"""The weights of the resemblance are stored divided by this."""
+
 Scores: TypeAlias = dict[int, Tensor]
 """The score of each item that is left."""
 State: TypeAlias = tuple[Tensor, ...]
@@ -50,6 +53,10 @@ class Memory:
     items: list[Tensor]
     outputs: list[Tensor]
     states: list[State]
+    starts: list[Tensor]
+    """What the score of each item starts with."""
+    effects: list[list[Tensor]]
+    """What item k (first index), once placed, adds to the score of item i."""
 
 
 class ReferenceNetwork:
@@ -74,7 +81,7 @@ class ReferenceNetwork:
                 ends.append(end)
             vectors = [torch.cat(of_item) for of_item in zip(*outputs, strict=True)]
             states.append(tuple(torch.cat(parts) for parts in zip(*ends, strict=True)))
-        return Memory(items, vectors, states)
+        return Memory(items, vectors, states, *self.terms_beyond_the_paper(items))
 
     def directions(self) -> list[bool]:
         """Whether each direction of the encoder reads backwards."""
@@ -121,6 +128,43 @@ class ReferenceNetwork:
         new = torch.tanh(from_input[2] + reset * from_hidden[2])
         return ((1 - update) * new + update * h,)
 
+    # Terms beyond the paper
+
+    def terms_beyond_the_paper(self, items: list[Tensor]) -> tuple[list[Tensor], list[list[Tensor]]]:
+        """Return what each item's score starts with, and what each item adds to another's once it is placed."""
+        zero, n = torch.zeros((), dtype=torch.float64), len(items)
+        priors = [self.weights["prior"][min(i, 63)] if self.config.base_prior else zero for i in range(n)]
+        if not self.config.resemblance:
+            return priors, [[zero] * n for _ in range(n)]
+        d = self.distances(items)
+        u, number = STRETCH * self.weights["resemblance.relevance"], self.number
+        r = [u @ items[i] + priors[i] + number("offset") for i in range(n)]
+        z = []
+        for i in range(n):
+            nearness = [torch.exp(-d[i][k] * torch.exp(number("log_inverse_width"))) for k in range(n)]
+            mean = sum_of(nearness[k] * r[k] for k in range(n)) / sum_of(iter(nearness))
+            z.append(r[i] + number("smoothing") * mean)
+
+        def effect(k: int, i: int, strength: Tensor) -> Tensor:
+            p = sigmoid(z[k]) * sigmoid(number("sharpness") * (number("threshold") - d[i][k]))
+            return torch.log(1 - p + p * torch.exp(strength))
+
+        starts = [z[i] + sum_of(effect(k, i, number("effect_above")) for k in range(i)) for i in range(n)]
+        return starts, [[effect(k, i, number("effect_placed")) for i in range(n)] for k in range(n)]
+
+    def number(self, name: str) -> Tensor:
+        return STRETCH * self.weights[f"resemblance.numbers.{name}"]
+
+    def distances(self, items: list[Tensor]) -> list[list[Tensor]]:
+        """Return d_ik between the bent and weighted items, divided by its mean over the pairs."""
+        bend = sigmoid(STRETCH * self.weights["resemblance.bends"])
+        weights = torch.exp(STRETCH * self.weights["resemblance.log_weights"])
+        places = [weights * (torch.exp(bend * x) - 1) / bend for x in items]
+        squares = [[((one - other) ** 2).sum() for other in places] for one in places]
+        n_pairs = max(1, len(items) * (len(items) - 1))
+        mean = (sum_of(value for row in squares for value in row) / n_pairs).clamp(min=1e-6)
+        return [[value / mean for value in row] for row in squares]
+
     # Decoding
 
     def next_scores(self, memory: Memory, placed: Sequence[int]) -> Scores:
@@ -129,7 +173,8 @@ class ReferenceNetwork:
         d = self.decoder_output(memory, seen)
         return {
             i: self.weights["v"] @ torch.tanh(memory.outputs[i] @ self.weights["w_enc"] + d @ self.weights["w_dec"])
-            + self.extra_terms(memory, i, seen)
+            + memory.starts[i]
+            + sum_of(memory.effects[k][i] for k in seen)
             for i in range(len(memory.items))
             if i not in placed
         }
@@ -142,17 +187,6 @@ class ReferenceNetwork:
                 states[layer] = self.step(f"decoder.{layer}", read, state)
                 read = states[layer][0]
         return read
-
-    def extra_terms(self, memory: Memory, i: int, placed: Sequence[int]) -> Tensor:
-        """Return the base prior of item i and what each item placed before adds to its score."""
-        total = torch.zeros((), dtype=torch.float64)
-        if self.config.base_prior:
-            total = total + self.weights["prior"][min(i, 63)]
-        if self.config.interaction:
-            for k in placed:
-                gap = self.weights["place"] @ memory.items[i] - self.weights["place"] @ memory.items[k]
-                total = total + self.weights["pull"][0] * torch.exp(-(gap @ gap))
-        return total
 
     def scores(self, one: OneList, slate: Sequence[int]) -> list[Scores]:
         """Return the scores from which each slot of a slate was chosen."""
@@ -256,7 +290,8 @@ VARIANTS: dict[str, tuple[InputSizes, NetworkConfig]] = {
         ("embeddings and context", RICH, {}),
         ("position input", PLAIN, {"position_input": True}),
         ("base prior", PLAIN, {"base_prior": True}),
-        ("interaction", PLAIN, {"interaction": 2}),
+        ("resemblance", PLAIN, {"resemblance": True}),
+        ("resemblance and prior", PLAIN, {"resemblance": True, "base_prior": True}),
         ("an odd width", PLAIN, {"hidden": 5}),
         (
             "everything",
@@ -267,7 +302,7 @@ VARIANTS: dict[str, tuple[InputSizes, NetworkConfig]] = {
                 "reversed_input": True,
                 "position_input": True,
                 "base_prior": True,
-                "interaction": 2,
+                "resemblance": True,
             },
         ),
         (
@@ -304,15 +339,21 @@ def use_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def random_network(sizes: InputSizes, config: NetworkConfig, seed: int, spread: float = 0.7) -> SlateNetwork:
     """Return a network, in evaluation mode, whose weights are large enough that items differ."""
     network = SlateNetwork(sizes, config)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for weight in network.parameters():
-            weight.uniform_(-spread, spread, generator=generator)
+    randomise(network, seed, spread)
     return network.eval()
 
 
+@torch.no_grad()
+def randomise(network: SlateNetwork, seed: int, spread: float = 0.7) -> None:
+    """Draw all weights uniformly from ±spread."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, weight in network.named_parameters():
+        reach = spread / STRETCH if name.startswith("resemblance") else spread
+        weight.uniform_(-reach, reach, generator=generator)
+
+
 def random_inputs(sizes: InputSizes, lengths: Sequence[int], seed: int) -> NetworkInputs:
-    """Return lists of these lengths; padding holds large numbers, which no result may depend on."""
+    """Return lists of these lengths; padding holds numbers, which no result may depend on."""
     generator = torch.Generator().manual_seed(seed)
     n_lists, n_items = len(lengths), max(lengths, default=0)
     mask = torch.arange(n_items) < torch.tensor(lengths)[:, None]

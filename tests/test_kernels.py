@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from seq2slate.model import native
-from seq2slate.model.kernels import Decoding, Kernels, Rows, available_kernels, kernels_for
+from seq2slate.model.kernels import Decoding, Kernels, LstmWeights, NativeKernels, Rows, available_kernels, kernels_for
 
 WIDTHS = (1, 2, 5, 16, 63, 64, 70, 128, 131)
 """Units: odd and even, whole blocks of 64 and of 16 and not."""
@@ -225,6 +226,31 @@ def test_equal_scores_are_placed_in_base_order(kernels: Kernels) -> None:
     state.keys.fill_(1.0)
     kernels.pointer_step(state, 0, lists, queries.exp())
     assert state.slates[:4, 0].tolist() == [0, 1, -1, 2]
+
+
+# A whole scan in C
+
+
+@pytest.mark.parametrize("width", [1, 5, 70])
+@pytest.mark.parametrize("find", [native.gemm_address, native._scipy_gemm_address], ids=["torch", "scipy"])
+def test_a_scan_takes_its_products_from_either_blas(
+    find: Callable[[], int | None], width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels, address = available_kernels().get("native"), find()
+    if not isinstance(kernels, NativeKernels) or address is None:
+        pytest.skip("no C compiler, or no such BLAS")
+    monkeypatch.setattr(kernels, "_gemm", address)
+    weights = LstmWeights(normal(3, 4 * width, seed=0), normal(width, 4 * width, seed=1), normal(4 * width, seed=2))
+    x, last = normal(4, 50, 3, seed=3), torch.arange(50) % 4
+    outputs, h_last, c_last = torch.empty(4, 50, width), torch.empty(50, width), torch.empty(50, width)
+    kernels.lstm_scan(weights, x, last, outputs, h_last, c_last)
+    h = c = torch.zeros(50, width, dtype=torch.float64)
+    for step, vectors in enumerate(x.double()):
+        arguments = vectors @ weights.weight_input.double() + h @ weights.weight_hidden.double() + weights.bias.double()
+        _, c, h = lstm(arguments, c)
+        close(outputs[step], h)
+        close(h_last[last == step], h[last == step])
+        close(c_last[last == step], c[last == step])
 
 
 # Which kernels there are

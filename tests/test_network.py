@@ -154,6 +154,20 @@ def test_without_gradients_the_scores_are_the_same(variant: str, precision: str)
         torch.testing.assert_close(scores_of(network, inputs, slates), scores.detach(), rtol=1e-5, atol=1e-5)
 
 
+@torch.no_grad()
+def test_a_large_column_that_all_items_share_does_not_cost_the_distances_their_digits() -> None:
+    sizes = InputSizes(3, {}, 1, {})
+    network = slow.random_network(sizes, NetworkConfig(hidden=4, resemblance=True), seed=0)
+    assert network.resemblance is not None
+    network.resemblance.bends.fill_(2.0 / slow.STRETCH)
+    inputs = slow.random_inputs(sizes, [8], seed=1)
+    inputs.context.fill_(10.0)
+    slates = slow.random_slates([8], 8, seed=2)
+    scores = network.score(network.encode(inputs), slates)
+    expected = network.double().score(network.encode(slow.in_double(inputs)), slates)
+    torch.testing.assert_close(scores.double(), expected, rtol=1e-4, atol=1e-4)
+
+
 # Padding
 
 
@@ -219,13 +233,11 @@ def test_slots_of_items_say_where_each_item_stands() -> None:
 
 
 def test_a_fresh_network_starts_in_its_range_and_with_the_base_order() -> None:
-    network = SlateNetwork(RICH, NetworkConfig(hidden=64, base_prior=True, interaction=3, initial_range=0.05))
+    network = SlateNetwork(RICH, NetworkConfig(hidden=64, base_prior=True, initial_range=0.05))
     network.reset_parameters(torch.Generator().manual_seed(0))
     for name, weight in network.named_parameters():
         if name == "prior":
             torch.testing.assert_close(weight.detach(), -torch.log1p(torch.arange(64)))
-        elif name == "pull":
-            assert weight.item() == 0
         else:
             assert 0.03 < weight.abs().max() <= 0.05, name
     again = SlateNetwork(RICH, network.config)
@@ -261,7 +273,6 @@ def test_dropout_takes_the_same_columns_of_a_list_at_every_step_and_keeps_the_me
         ({"hidden": 0}, "at least 1"),
         ({"layers": 0}, "at least 1"),
         ({"embedding": 0}, "at least 1"),
-        ({"interaction": -1}, "at least 0"),
         ({"bidirectional": True, "hidden": 5}, "5 is odd"),
         ({"dropout": 1.0}, "below 1, got 1.0"),
         ({"dropout": -0.1}, "at least 0"),

@@ -3,7 +3,7 @@
 import json
 import os
 import pickle
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from seq2slate.model.network import NetworkConfig
 from seq2slate.model.saving import FORMAT, load_saved
 from seq2slate.model.seq2slate import KIND, Seq2Slate
 from tests.checks import check_ranker, mixed_lists
-from tests.reference_network import KERNELS, VARIANTS, use_kernels
+from tests.reference_network import KERNELS, VARIANTS, randomise, use_kernels
 
 
 def lists_with_columns(seed: int = 0) -> ItemLists:
@@ -36,8 +36,9 @@ def lists_with_columns(seed: int = 0) -> ItemLists:
 
 def model_of(lists: ItemLists, config: NetworkConfig | None = None, seed: int = 0) -> Seq2Slate:
     """Return a model whose weights are large enough that items differ."""
-    chosen = NetworkConfig(hidden=8) if config is None else config
-    return Seq2Slate.create(lists, replace(chosen, initial_range=0.7), seed=seed)
+    model = Seq2Slate.create(lists, NetworkConfig(hidden=8) if config is None else config)
+    randomise(model.network, seed)
+    return model
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,8 @@ def test_ranking_in_batches_is_ranking_at_once() -> None:
 
 def test_the_seed_decides_the_weights() -> None:
     lists = lists_with_columns()
-    first, again, other = (model_of(lists, seed=seed).network.w_enc for seed in (0, 0, 1))
+    config = NetworkConfig(hidden=4)
+    first, again, other = (Seq2Slate.create(lists, config, seed=seed).network.w_enc for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
