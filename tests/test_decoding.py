@@ -235,3 +235,9 @@ def test_a_slot_without_an_item_has_probability_0_and_log_probability_0() -> Non
     decoded = Decoded(torch.tensor([[0, -1]]), torch.tensor([[[1.0, 1.0], [-math.inf, -math.inf]]]))
     assert decoded.probabilities.tolist() == [[[0.5, 0.5], [0.0, 0.0]]]
     torch.testing.assert_close(decoded.log_probabilities, torch.tensor([[-math.log(2), 0.0]]))
+
+
+def test_a_slate_has_at_least_one_slot() -> None:
+    network = slow.random_network(slow.PLAIN, NetworkConfig(hidden=4), seed=0)
+    with pytest.raises(UsageError, match="k must be at least 1"):
+        decode(network, network.encode(slow.random_inputs(slow.PLAIN, [3], seed=0)), 0)

@@ -172,3 +172,12 @@ def test_a_newer_folder_is_refused_with_its_version(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(head | {"format": FORMAT + 1}))
     with pytest.raises(DataError, match=f"format {FORMAT + 1}.*up to {FORMAT}"):
         load_saved(folder)
+
+
+def test_weights_that_are_not_numbers_are_not_served(tmp_path: Path) -> None:
+    model = model_of(lists_with_columns())
+    with torch.no_grad():
+        model.network.w_enc[0, 0] = torch.nan
+    model.save(tmp_path / "model")
+    with pytest.raises(DataError, match="'w_enc' of this model are not all finite"):
+        Seq2Slate.from_saved(load_saved(tmp_path / "model"))

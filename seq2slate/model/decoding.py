@@ -58,6 +58,8 @@ def decode(
     """
     if temperature <= 0:
         raise UsageError(f"temperature must be above 0, got {temperature}")
+    if k is not None and k < 1:
+        raise UsageError(f"k must be at least 1, got {k}")
     n_items = encoded.mask.shape[1]
     steps = n_items if k is None else min(k, n_items)
     draws = None

@@ -8,8 +8,6 @@ Options beyond the paper, all off unless asked for and each in its own term of t
 
 - `base_prior`: a learned bias for each base position p (the same from position 64 on), so that a fresh network can
   begin at the base order and learn corrections. It starts at -log(1 + p).
-- `interaction`: a learned term Σ g(i, k) over the items k placed before, g(i, k) = β · exp(-|P x_i - P x_k|²) with P of
-  this many rows: a direct way to say "like one that is already there", good or bad.
 - `resemblance`: a learned term that compares an item with those above it in base order and those placed before it;
   see `model.resemblance`.
 - `position_input`: the base position, as log(1 + p), stands among the columns of an item.
@@ -21,7 +19,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from seq2slate.errors import UsageError
 from seq2slate.model.inputs import InputSizes, NetworkInputs
@@ -56,8 +53,6 @@ class NetworkConfig:
     """Size of the vector learned for a value of a text column; smaller for columns with few values."""
     base_prior: bool = False
     """Whether the base position has a learned bias."""
-    interaction: int = 0
-    """Size of the space in which items already placed repel or attract; 0 for none."""
     resemblance: bool = False
     """Whether items are compared with those above them in base order, and those placed before them."""
     position_input: bool = False
@@ -70,8 +65,8 @@ class NetworkConfig:
             raise UsageError(f"there is no cell {self.cell!r}; choose one of {', '.join(LAYERS)}")
         if self.decoder not in DECODERS:
             raise UsageError(f"there is no decoder {self.decoder!r}; choose one of {', '.join(DECODERS)}")
-        if self.hidden < 1 or self.layers < 1 or self.embedding < 1 or self.interaction < 0:
-            raise UsageError("hidden, layers and embedding must be at least 1, interaction at least 0")
+        if self.hidden < 1 or self.layers < 1 or self.embedding < 1:
+            raise UsageError("hidden, layers and embedding must be at least 1")
         if self.bidirectional and self.hidden % 2:
             raise UsageError(f"a bidirectional encoder splits its units in two: {self.hidden} is odd")
         if not 0 <= self.dropout < 1:
@@ -122,8 +117,6 @@ class SlateNetwork(nn.Module):
         self.w_dec = nn.Parameter(torch.empty(hidden, hidden))
         self.v = nn.Parameter(torch.empty(hidden))
         self.prior = nn.Parameter(torch.empty(_PRIOR_POSITIONS)) if config.base_prior else None
-        self.place = nn.Parameter(torch.empty(config.interaction, n_inputs)) if config.interaction else None
-        self.pull = nn.Parameter(torch.empty(1)) if config.interaction else None
         self.resemblance = Resemblance(n_inputs) if config.resemblance else None
 
     def reset_parameters(self, generator: torch.Generator) -> None:
@@ -133,8 +126,6 @@ class SlateNetwork(nn.Module):
                 parameter.uniform_(-self.config.initial_range, self.config.initial_range, generator=generator)
             if self.prior is not None:
                 self.prior.copy_(-torch.log1p(torch.arange(_PRIOR_POSITIONS)))
-            if self.pull is not None:
-                self.pull.zero_()
             if self.resemblance is not None:
                 self.resemblance.reset_parameters()
                 self.v.zero_()  # what the recurrent part has to say comes on top
@@ -158,10 +149,9 @@ class SlateNetwork(nn.Module):
         memory = self._dropped(memory, generator)
         keep = self._keep(memory, generator)
         keys = memory.transpose(0, 1) @ self.w_enc
-        bias, interaction = self._bias(inputs.mask), self._interaction(items)
+        bias, interaction = self._bias(inputs.mask), None
         if self.resemblance is not None:
-            bias, effects = self.resemblance(items, inputs.mask, bias)
-            interaction = effects if interaction is None else interaction + effects
+            bias, interaction = self.resemblance(items, inputs.mask, bias)
         if self.config.decoder == "one-step":
             interaction = None  # nothing is placed before the first step
         return Encoded(items, keys, states, inputs.mask, bias, interaction, keep)
@@ -218,14 +208,6 @@ class SlateNetwork(nn.Module):
             return None
         positions = torch.arange(mask.shape[1], device=mask.device).clamp(max=_PRIOR_POSITIONS - 1)
         return self.prior[positions].expand(mask.shape[0], -1)
-
-    def _interaction(self, items: Tensor) -> Tensor | None:
-        if self.place is None or self.pull is None:
-            return None
-        places = functional.linear(items, self.place).transpose(0, 1)
-        squares = (places**2).sum(2)
-        distances = squares[:, :, None] + squares[:, None, :] - 2 * places @ places.transpose(1, 2)
-        return self.pull * torch.exp(-distances.clamp(min=0))
 
     # Dropout
 

@@ -61,7 +61,7 @@ class Resemblance(nn.Module):
 
         items (N, B, I), mask (B, N), and what is known beforehand of each item, (B, N).
         """
-        x = items.transpose(0, 1)
+        x = items.transpose(0, 1).where(mask[:, :, None], 0.0)
         pairs = mask[:, :, None] & mask[:, None]
         distances = self._distances(x, mask, pairs)
         score = x @ (self.relevance * _STRETCH) + self._number("offset")
@@ -82,6 +82,7 @@ class Resemblance(nn.Module):
         """Return the squared distances (B, N, N), with a mean of 1 over the pairs of each list."""
         bend = torch.sigmoid(self.bends * _STRETCH)
         places = torch.expm1(bend * x) / bend * torch.exp(self.log_weights * _STRETCH)
+        places = places - places[:, :1]  # what all items share would cost the differences their digits
         squares = (places**2).sum(2)
         distances = squares[:, :, None] + squares[:, None] - 2 * places @ places.transpose(1, 2)
         distances = distances.clamp(min=0) * pairs

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import Batch, IntArray, ItemLists
+from seq2slate.errors import DataError
 from seq2slate.model.decoding import Decoded, decode, log_prob
 from seq2slate.model.inputs import InputLists, InputSizes, NetworkInputs
 from seq2slate.model.network import NetworkConfig, SlateNetwork
@@ -137,6 +138,9 @@ class Seq2Slate:
     @classmethod
     def from_saved(cls, saved: SavedRanker) -> Seq2Slate:
         """Build the model from what its folder holds."""
+        for name, weights in saved.weights.items():
+            if not np.isfinite(weights).all():
+                raise DataError(f"the weights {name!r} of this model are not all finite: train it again")
         network = SlateNetwork(InputSizes.of(saved.transform), NetworkConfig(**saved.config["network"]))
         network.load_state_dict({name: torch.from_numpy(array) for name, array in saved.weights.items()})
         return cls(saved.transform, network)

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from seq2slate.errors import UsageError
 from seq2slate.metrics import Measure
-from seq2slate.model.decoding import choice_log_probabilities, decode, first_scores
+from seq2slate.model.decoding import choice_log_probabilities, decode, first_scores, repeated_scores
 from seq2slate.model.inputs import NetworkInputs
 from seq2slate.model.network import Encoded, SlateNetwork
 from seq2slate.training.losses import StepWeights, make_loss, step_losses, step_weights
@@ -90,20 +90,24 @@ class Objective:
     ) -> tuple[Tensor, Tensor]:
         """Return what to call `backward` on, and the loss (or the reward) of each list (B,) for people to watch."""
         encoded = network.encode(inputs, generator=generator)
-        if network.config.decoder == "one-step":
+        one_step = network.config.decoder == "one-step"
+        if one_step and self.config.policy != "reinforce":
             return self._one_step(network, encoded, labels)
         drawn = None if self.config.policy == "greedy" else generator
         slates = decode(network, encoded, self.config.k, generator=drawn, positives=labels).slates
         stops = steps_that_matter(slates, labels)
         steps = max(1, int(stops.max()))
         slates = slates[:, :steps].where(torch.arange(steps, device=slates.device) < stops[:, None], -1)
-        scores = network.score(encoded, slates, stops)
+        if one_step:
+            scores = repeated_scores(first_scores(network, encoded), slates, encoded.mask)
+        else:
+            scores = network.score(encoded, slates, stops)
         if self.config.policy == "reinforce":
             return self._reinforce(scores, slates, labels, encoded.mask)
         return self._supervised(scores, slates, labels, encoded.mask)
 
     def _one_step(self, network: SlateNetwork, encoded: Encoded, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss of the first step: with one step there is no slate to draw."""
+        """Return the loss of the first step, which is the only one: it depends on no slate."""
         losses = self.loss(first_scores(network, encoded), labels, mask=encoded.mask)
         return losses.mean(), losses.detach()
 
