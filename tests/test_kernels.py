@@ -228,12 +228,12 @@ def test_equal_scores_are_placed_in_base_order(kernels: Kernels) -> None:
     assert state.slates[:4, 0].tolist() == [0, 1, -1, 2]
 
 
-# A whole scan in C
+# A whole encoder in C
 
 
 @pytest.mark.parametrize("width", [1, 5, 70])
 @pytest.mark.parametrize("find", [native.gemm_address, native._scipy_gemm_address], ids=["torch", "scipy"])
-def test_a_scan_takes_its_products_from_either_blas(
+def test_an_encoder_takes_its_products_from_either_blas(
     find: Callable[[], int | None], width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernels, address = available_kernels().get("native"), find()
@@ -242,13 +242,14 @@ def test_a_scan_takes_its_products_from_either_blas(
     monkeypatch.setattr(kernels, "_gemm", address)
     weights = LstmWeights(normal(3, 4 * width, seed=0), normal(width, 4 * width, seed=1), normal(4 * width, seed=2))
     x, last = normal(4, 50, 3, seed=3), torch.arange(50) % 4
-    outputs, h_last, c_last = torch.empty(4, 50, width), torch.empty(50, width), torch.empty(50, width)
-    kernels.lstm_scan(weights, x, last, outputs, h_last, c_last)
+    factors, h_last, c_last = torch.empty(50, 4, width), torch.empty(50, width), torch.empty(50, width)
+    w_enc = normal(width, width, seed=4)
+    kernels.lstm_encode(weights, x, last, w_enc, factors, h_last, c_last)
     h = c = torch.zeros(50, width, dtype=torch.float64)
     for step, vectors in enumerate(x.double()):
         arguments = vectors @ weights.weight_input.double() + h @ weights.weight_hidden.double() + weights.bias.double()
         _, c, h = lstm(arguments, c)
-        close(outputs[step], h)
+        close(factors[:, step].double().log() / 2, h @ w_enc.double())
         close(h_last[last == step], h[last == step])
         close(c_last[last == step], c[last == step])
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from seq2slate.model import kernels
 from seq2slate.model.kernels import Rows, available_kernels
-from seq2slate.model.pointer import pointer_scores
+from seq2slate.model.pointer import Keys, pointer_scores
 
 N_LISTS, N_ITEMS, N_STEPS, WIDTH = 3, 20, 10, 128
 
@@ -38,7 +38,7 @@ def exact(keys: Tensor, queries: Tensor, v: Tensor) -> Tensor:
 def test_scores_are_within_2e_5_of_tanh(size: float) -> None:
     keys, queries = (uniform(*shape, seed=1, size=size) for shape in ((3, 20, WIDTH), (10, 3, WIDTH)))
     v = uniform(WIDTH, seed=3, size=1.0)
-    gap = pointer_scores(keys, queries, v, every_step()) - exact(keys, queries, v)
+    gap = pointer_scores(Keys.of(keys), queries, v, every_step()) - exact(keys, queries, v)
     assert gap.abs().max() <= 2e-5
 
 
@@ -46,7 +46,7 @@ def test_scores_are_within_2e_5_of_tanh_where_large_arguments_cancel() -> None:
     keys = uniform(N_LISTS, N_ITEMS, WIDTH, seed=1, size=30.0)
     queries = (uniform(N_STEPS, N_LISTS, WIDTH, seed=2, size=1.0) - keys.transpose(0, 1)[:N_STEPS]).clamp(-30, 30)
     v = uniform(WIDTH, seed=3, size=1.0)
-    gap = pointer_scores(keys, queries, v, every_step()) - exact(keys, queries, v)
+    gap = pointer_scores(Keys.of(keys), queries, v, every_step()) - exact(keys, queries, v)
     assert gap.abs().max() <= 2e-5
 
 
@@ -55,7 +55,7 @@ def test_scores_and_gradients_are_finite_far_out(size: float) -> None:
     keys = uniform(N_LISTS, N_ITEMS, WIDTH, seed=1, size=size).requires_grad_(True)
     queries = uniform(N_STEPS, N_LISTS, WIDTH, seed=2, size=size).requires_grad_(True)
     v = uniform(WIDTH, seed=3, size=1.0).requires_grad_(True)
-    scores = pointer_scores(keys, queries, v, every_step())
+    scores = pointer_scores(Keys.of(keys), queries, v, every_step())
     assert scores.isfinite().all()
     assert scores.abs().max() <= v.abs().sum() * (1 + 1e-5)
     scores.sum().backward()  # type: ignore[no-untyped-call]
@@ -69,7 +69,7 @@ def test_far_out_the_tanh_is_its_sign_and_flat(sign: float) -> None:
     keys = torch.full((1, 2, WIDTH), sign * 1e4, requires_grad=True)
     queries = torch.full((1, 1, WIDTH), sign * 1e4, requires_grad=True)
     v = uniform(WIDTH, seed=3, size=1.0)
-    scores = pointer_scores(keys, queries, v, every_step(1, 2, 1))
+    scores = pointer_scores(Keys.of(keys), queries, v, every_step(1, 2, 1))
     torch.testing.assert_close(scores, (sign * v.sum()).expand(1, 1, 2), rtol=1e-5, atol=1e-5)
     scores.sum().backward()  # type: ignore[no-untyped-call]
     assert keys.grad is not None
@@ -81,7 +81,7 @@ def test_gradients_are_close_to_those_of_tanh() -> None:
     values = [uniform(*shape, seed=seed, size=4.0) for seed, shape in enumerate(shapes)]
     weights = uniform(N_LISTS, N_STEPS, N_ITEMS, seed=5, size=1.0)
     keys, queries, v = singles = [tensor.requires_grad_(True) for tensor in values]
-    found = torch.autograd.grad((pointer_scores(keys, queries, v, every_step()) * weights).sum(), singles)
+    found = torch.autograd.grad((pointer_scores(Keys.of(keys), queries, v, every_step()) * weights).sum(), singles)
     keys, queries, v = doubles = [tensor.detach().double().requires_grad_(True) for tensor in values]
     expected = torch.autograd.grad((exact(keys, queries, v) * weights).sum(), doubles)
     for one, other in zip(found, expected, strict=True):
@@ -95,12 +95,12 @@ def test_gradcheck_of_lists_that_stop_one_after_the_other() -> None:
         uniform(*shape, seed=seed, size=1.5).double().requires_grad_(True)
         for seed, shape in enumerate(((4, 3, 5), (4, 3, 5), (5,)))
     ]
-    there = pointer_scores(keys, queries, v, rows) > -torch.inf
+    there = pointer_scores(Keys.of(keys), queries, v, rows) > -torch.inf
     # an item is there up to the step that places it, or to its list's stop
     assert there.sum(1).tolist() == [[1, 2, 2], [0, 0, 0], [2, 1, 4], [1, 0, 1]]
 
     def scores(keys: Tensor, queries: Tensor, v: Tensor) -> Tensor:
-        return pointer_scores(keys, queries, v, rows)[there]
+        return pointer_scores(Keys.of(keys), queries, v, rows)[there]
 
     assert torch.autograd.gradcheck(scores, tensors)
 
@@ -108,7 +108,7 @@ def test_gradcheck_of_lists_that_stop_one_after_the_other() -> None:
 def test_a_second_derivative_is_refused() -> None:
     keys = uniform(1, 2, 3, seed=1, size=1.0).double().requires_grad_(True)
     queries, v = uniform(1, 1, 3, seed=2, size=1.0).double(), torch.ones(3, dtype=torch.float64)
-    scores = pointer_scores(keys, queries, v, every_step(1, 2, 1))
+    scores = pointer_scores(Keys.of(keys), queries, v, every_step(1, 2, 1))
     (slope,) = torch.autograd.grad(scores.pow(2).sum(), keys, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         slope.sum().backward()  # type: ignore[no-untyped-call]

@@ -10,7 +10,6 @@ from torch import Tensor
 from seq2slate.errors import UsageError
 from seq2slate.model.kernels import Decoding, LstmDecoder, fused_kernels_for, kernels_for, sampled_items
 from seq2slate.model.network import Encoded, SlateNetwork, slots_of_items
-from seq2slate.model.pointer import pointer_factors
 from seq2slate.model.recurrent import LstmLayer, State
 
 
@@ -65,7 +64,7 @@ def decode(
     draws = None
     if generator is not None:
         draws = torch.rand(len(encoded.mask), steps, generator=generator, device=generator.device)
-        draws = draws.to(encoded.keys.device, encoded.keys.dtype)
+        draws = draws.to(encoded.keys.factors)
     if network.config.decoder == "one-step":
         return _decode_at_once(network, encoded, steps, draws, 1 / temperature)
     return _decode_in_steps(network, encoded, steps, draws, 1 / temperature, positives)
@@ -128,7 +127,7 @@ def _going_on(goes_on: Tensor, lists: Tensor, states: list[State]) -> tuple[Tens
 def _decoding(network: SlateNetwork, encoded: Encoded, steps: int, draws: Tensor | None, sharpness: float) -> Decoding:
     """Return everything before the first step."""
     n_lists, n_items = encoded.mask.shape
-    keys, bias = pointer_factors(encoded.keys), encoded.bias
+    keys, bias = encoded.keys.factors, encoded.bias
     if bias is None and encoded.interaction is not None:
         bias = torch.zeros_like(encoded.mask, dtype=keys.dtype)
     return Decoding(

@@ -251,7 +251,7 @@ class NativeKernels:
             "pointer_step": [pointer, integer, integer, pointer, pointer],
             "pointer_forward": [integer] * 4 + [pointer] * 7,
             "pointer_backward": [integer] * 4 + [pointer] * 9,
-            "lstm_scan": [pointer, pointer, integer, integer] + [pointer] * 5,
+            "lstm_encode": [pointer, pointer, integer, integer] + [pointer] * 6,
             "lstm_decode": [pointer] * 3,
         }.items():
             getattr(library, name).argtypes = arguments
@@ -298,10 +298,12 @@ class NativeKernels:
 
     # Whole loops, without gradients
 
-    def lstm_scan(self, layer: LstmWeights, x: Tensor, last: Tensor, h: Tensor, h_last: Tensor, c_last: Tensor) -> None:
-        """Run a layer over x (T, B, I) from zeros: outputs h (T, B, D), and the states after step last (B,)."""
-        in_c, arrays = _layer_in_c(layer), _addresses(x, last, h, h_last, c_last)
-        _check_memory(self._library.lstm_scan(self._gemm, ctypes.byref(in_c), *x.shape[:2], *arrays))
+    def lstm_encode(
+        self, layer: LstmWeights, x: Tensor, last: Tensor, w_enc: Tensor, factors: Tensor, h: Tensor, c: Tensor
+    ) -> None:
+        """Read x (T, B, I) from a state of zeros: factors (B, T, D) of the keys, the state after step last (B,)."""
+        in_c, arrays = _layer_in_c(layer), _addresses(x, last, w_enc, factors, h, c)
+        _check_memory(self._library.lstm_encode(self._gemm, ctypes.byref(in_c), *x.shape[:2], *arrays))
 
     def lstm_decode(self, decoding: Decoding, decoder: LstmDecoder) -> None:
         """Take all steps of decoding, each list until none of its wanted items is left."""

@@ -10,6 +10,8 @@
 #define ENOUGH_WORK 65536 /* elements below which a second thread costs more than it brings */
 #define LISTS_AT_ONCE 32 /* lists decoded together: enough for fast products, few enough for their keys to stay in the cache */
 
+#define PRODUCT_LIMIT 1e9f /* of e^{2a} e^{2b} in scores, where four are multiplied; tanh is 1 to within 2e-9 there */
+
 typedef union {
     int32_t bits;
     float value;
@@ -52,10 +54,10 @@ static inline float limited(float x, float limit) {
 /* Beyond ±10 it is ±1 to within 5e-9. */
 static inline float hyperbolic_tangent(float x) { return 1.0f - 2.0f * reciprocal(1.0f + fast_exp(2.0f * limited(x, 10.0f))); }
 
-/* 1 + e^{2a} e^{2b}, so that tanh(a + b) = 1 - 2 / that; limited so that a product of two of them is finite. */
-static inline float one_plus(float key, float query) {
+/* 1 + e^{2a} e^{2b}, so that tanh(a + b) = 1 - 2 / that, and no more than 1 + limit. */
+static inline float one_plus(float key, float query, float limit) {
     float product = key * query;
-    return 1.0f + (product < 1e15f ? product : 1e15f);
+    return 1.0f + (product < limit ? product : limit);
 }
 
 /* Gates beyond ±20 are 0 or 1 to within 2e-9; so limited, one reciprocal of a product does for all four of them. */
@@ -126,33 +128,53 @@ static inline float sum_of(int64_t d, const float *restrict v) {
 }
 
 /* v^T tanh(a + b) = total - 2 sum(v / (1 + e^{2a} e^{2b})), total = sum(v), for the query of a step and the keys of four
- * items at once, which share what is loaded. Units go in pairs: p/x + q/y = (py + qx) / xy. */
-static inline void scores_of_four(int64_t d, float total, const float *const restrict keys[4], const float *restrict query,
+ * items at once, which share what is loaded. Units go in fours, with one reciprocal for all of them:
+ * p/w + q/x + r/y + s/z = ((px + qw) yz + (rz + sy) wx) / wxyz. */
+#define SUM_OF_FOUR(key, sum, PLUS)                                                                                       \
+    {                                                                                                                     \
+        float w = PLUS(key[u], query[u]), x = PLUS(key[quarter + u], query[quarter + u]);                                 \
+        float y = PLUS(key[2 * quarter + u], query[2 * quarter + u]), z = PLUS(key[3 * quarter + u], query[3 * quarter + u]); \
+        float wx = w * x, yz = y * z;                                                                                     \
+        float left = v[u] * x + v[quarter + u] * w, right = v[2 * quarter + u] * z + v[3 * quarter + u] * y;              \
+        sum += (left * yz + right * wx) * reciprocal(wx * yz);                                                            \
+    }
+#define SUM_LOOP(PLUS)                                                                                                    \
+    _Pragma("omp simd reduction(+ : sum0, sum1, sum2, sum3)") for (int64_t u = 0; u < quarter; u++) {                     \
+        SUM_OF_FOUR(key0, sum0, PLUS)                                                                                     \
+        SUM_OF_FOUR(key1, sum1, PLUS)                                                                                     \
+        SUM_OF_FOUR(key2, sum2, PLUS)                                                                                     \
+        SUM_OF_FOUR(key3, sum3, PLUS)                                                                                     \
+    }
+#define PLUS_SAFE(key, query) (1.0f + (key) * (query))
+#define PLUS_LIMITED(key, query) one_plus(key, query, PRODUCT_LIMIT)
+
+static inline void scores_of_four(int64_t d, float total, int safe, const float *const keys[4], const float *restrict query,
                                   const float *restrict v, float scores[4]) {
     const float *restrict key0 = keys[0], *restrict key1 = keys[1], *restrict key2 = keys[2], *restrict key3 = keys[3];
-    const int64_t half = d / 2;
+    const int64_t quarter = d / 4;
     float sum0 = 0.0f, sum1 = 0.0f, sum2 = 0.0f, sum3 = 0.0f;
-#define ADD_PAIR(key, sum)                                                                        \
-    {                                                                                             \
-        float x = one_plus(key[u], query[u]), y = one_plus(key[half + u], query[half + u]);       \
-        sum += (v[u] * y + v[half + u] * x) * reciprocal(x * y);                                  \
-    }
-#pragma omp simd reduction(+ : sum0, sum1, sum2, sum3)
-    for (int64_t u = 0; u < half; u++) {
-        ADD_PAIR(key0, sum0)
-        ADD_PAIR(key1, sum1)
-        ADD_PAIR(key2, sum2)
-        ADD_PAIR(key3, sum3)
-    }
+    if (safe)
+        SUM_LOOP(PLUS_SAFE)
+    else
+        SUM_LOOP(PLUS_LIMITED)
     scores[0] = total - 2.0f * sum0, scores[1] = total - 2.0f * sum1;
     scores[2] = total - 2.0f * sum2, scores[3] = total - 2.0f * sum3;
-    if (d % 2)
-        for (int64_t k = 0; k < 4; k++) scores[k] -= 2.0f * v[d - 1] * reciprocal(one_plus(keys[k][d - 1], query[d - 1]));
+    for (int64_t u = 4 * quarter; u < d; u++)
+        for (int64_t k = 0; k < 4; k++) scores[k] -= 2.0f * v[u] * reciprocal(PLUS_LIMITED(keys[k][u], query[u]));
 }
 
-/* The scores of the items of a list (n, d) that are left; what was in the place of the others stays. */
-static inline void scores_of_list(int64_t n, int64_t d, float total, const float *keys, const float *query, const float *v,
-                                  const uint8_t *left, float *scores) {
+static inline float largest(int64_t count, const float *restrict x) {
+    float most = 0.0f;
+#pragma omp simd reduction(max : most)
+    for (int64_t k = 0; k < count; k++) most = x[k] > most ? x[k] : most;
+    return most;
+}
+
+/* The scores of the items of a list (n, d) that are left; what was in the place of the others stays. `top` is the largest of
+ * the keys: if no product with the query can reach the limit, it need not be looked for. */
+static inline void scores_of_list(int64_t n, int64_t d, float total, float top, const float *keys, const float *query,
+                                  const float *v, const uint8_t *left, float *scores) {
+    const int safe = top * largest(d, query) < PRODUCT_LIMIT;
     int64_t item[4], count = 0;
     for (int64_t i = 0; i < n; i++) {
         if (left[i]) item[count++] = i;
@@ -160,7 +182,7 @@ static inline void scores_of_list(int64_t n, int64_t d, float total, const float
         for (int64_t k = count; k < 4; k++) item[k] = item[0]; /* fewer than four at the end: some are scored again */
         const float *four[4] = {keys + item[0] * d, keys + item[1] * d, keys + item[2] * d, keys + item[3] * d};
         float values[4];
-        scores_of_four(d, total, four, query, v, values);
+        scores_of_four(d, total, safe, four, query, v, values);
         for (int64_t k = 0; k < count; k++) scores[item[k]] = values[k];
         count = 0;
     }
@@ -189,12 +211,12 @@ typedef struct {
 } decoding;
 
 /* Score the items left of list b, with the factors of its query, and place the best of them or a sample. */
-static inline int64_t place_next(const decoding *now, int64_t b, int64_t step, float total, const float *query) {
+static inline int64_t place_next(const decoding *now, int64_t b, int64_t step, float total, float top, const float *query) {
     const int64_t n = now->n, d = now->d;
     const uint8_t *left = now->left + b * n;
     float *score = now->scores + (b * now->steps + step) * n, best = -FLT_MAX;
     int64_t choice = -1;
-    scores_of_list(n, d, total, now->keys + b * n * d, query, now->v, left, score);
+    scores_of_list(n, d, total, top, now->keys + b * n * d, query, now->v, left, score);
     for (int64_t i = 0; i < n; i++) {
         if (!left[i]) continue;
         if (now->bias) score[i] += now->bias[b * n + i];
@@ -213,7 +235,10 @@ static inline int64_t place_next(const decoding *now, int64_t b, int64_t step, f
 void pointer_step(const decoding *now, int64_t step, int64_t rows, const int64_t *lists, const float *queries) {
     const float total = sum_of(now->d, now->v);
 #pragma omp parallel for if (rows * now->n * now->d > ENOUGH_WORK)
-    for (int64_t row = 0; row < rows; row++) place_next(now, lists[row], step, total, queries + row * now->d);
+    for (int64_t row = 0; row < rows; row++) {
+        const int64_t width = now->n * now->d;
+        place_next(now, lists[row], step, total, largest(width, now->keys + lists[row] * width), queries + row * now->d);
+    }
 }
 
 /* BLAS's sgemm, which PyTorch and SciPy bring along. */
@@ -245,32 +270,36 @@ static void lstm_step(gemm_function *gemm, const lstm *layer, int64_t rows, cons
     }
 }
 
-/* All steps of an LSTM over x (steps, lists, inputs), from a state of zeros, without what a gradient would need: outputs h
- * (steps, lists, d), and the state after step last[list]. Returns 0, or 1 if there is no memory. */
-int lstm_scan(gemm_function *gemm, const lstm *layer, int64_t steps, int64_t lists, const float *x, const int64_t *last,
-              float *h, float *h_last, float *c_last) {
+/* An encoder of one LSTM layer, without what a gradient would need: reads x (steps, lists, inputs) from a state of zeros and
+ * writes the factors e^{2 W_enc e_i} (lists, steps, d) of the keys, and the state after step last[list]. Nothing but the
+ * factors is kept of a step. Returns 0, or 1 if there is no memory. */
+int lstm_encode(gemm_function *gemm, const lstm *layer, int64_t steps, int64_t lists, const float *x, const int64_t *last,
+                const float *w_enc, float *factors, float *h_last, float *c_last) {
     const int64_t d = layer->d, f = layer->inputs, n_blocks = (lists + LISTS_AT_ONCE - 1) / LISTS_AT_ONCE;
     int failed = 0;
 #pragma omp parallel for if (n_blocks > 1) reduction(| : failed)
     for (int64_t block = 0; block < n_blocks; block++) {
         const int64_t first = block * LISTS_AT_ONCE, rest = lists - first, rows = rest < LISTS_AT_ONCE ? rest : LISTS_AT_ONCE;
-        float *zeros = calloc((size_t)(rows * d * 7), sizeof(float));
-        if (!zeros) {
+        float *memory = calloc((size_t)(rows * d * 9), sizeof(float));
+        if (!memory) {
             failed = 1;
             continue;
         }
-        float *c[2] = {zeros + rows * d, zeros + 2 * rows * d}, *gates = zeros + 3 * rows * d;
+        float *h[2] = {memory, memory + rows * d}, *c[2] = {memory + 2 * rows * d, memory + 3 * rows * d};
+        float *key = memory + 4 * rows * d, *gates = memory + 5 * rows * d;
         for (int64_t t = 0; t < steps; t++) {
-            const float *before = t ? h + ((t - 1) * lists + first) * d : zeros;
-            float *now = h + (t * lists + first) * d;
-            lstm_step(gemm, layer, rows, x + (t * lists + first) * f, before, c[t % 2], gates, c[(t + 1) % 2], now);
+            float *h_now = h[(t + 1) % 2], *c_now = c[(t + 1) % 2];
+            lstm_step(gemm, layer, rows, x + (t * lists + first) * f, h[t % 2], c[t % 2], gates, c_now, h_now);
+            product(gemm, rows, d, d, h_now, w_enc, 0.0f, key);
             for (int64_t r = 0; r < rows; r++) {
+                float *factor = factors + ((first + r) * steps + t) * d;
+                for (int64_t u = 0; u < d; u++) factor[u] = fast_exp(2.0f * limited(key[r * d + u], 40.0f));
                 if (last[first + r] != t) continue;
-                memcpy(h_last + (first + r) * d, now + r * d, d * sizeof(float));
-                memcpy(c_last + (first + r) * d, c[(t + 1) % 2] + r * d, d * sizeof(float));
+                memcpy(h_last + (first + r) * d, h_now + r * d, d * sizeof(float));
+                memcpy(c_last + (first + r) * d, c_now + r * d, d * sizeof(float));
             }
         }
-        free(zeros);
+        free(memory);
     }
     return failed;
 }
@@ -290,6 +319,7 @@ static void decode_block(gemm_function *gemm, const decoding *now, const decoder
     float *h = memory, *c = h + rows * d, *h_next = c + rows * d, *c_next = h_next + rows * d, *gates = c_next + rows * d;
     float *query = gates + rows * 4 * d, *x = query + rows * d;
     int64_t list[LISTS_AT_ONCE], pending[LISTS_AT_ONCE], active = 0;
+    float top[LISTS_AT_ONCE];
     for (int64_t b = first; b < first + rows; b++) {
         int64_t count = 0;
         for (int64_t i = 0; i < n; i++) count += net->wanted[b * n + i];
@@ -297,6 +327,7 @@ static void decode_block(gemm_function *gemm, const decoding *now, const decoder
         memcpy(h + active * d, net->h + b * d, d * sizeof(float));
         memcpy(c + active * d, net->c + b * d, d * sizeof(float));
         memcpy(x + active * f, net->go, f * sizeof(float));
+        top[active] = largest(n * d, now->keys + b * n * d);
         pending[active] = count, list[active++] = b;
     }
     for (int64_t step = 0; step < now->steps && active; step++) {
@@ -311,13 +342,13 @@ static void decode_block(gemm_function *gemm, const decoding *now, const decoder
         for (int64_t k = 0; k < active * d; k++) query[k] = fast_exp(2.0f * limited(query[k], 40.0f));
         int64_t going_on = 0;
         for (int64_t r = 0; r < active; r++) {
-            const int64_t b = list[r], choice = place_next(now, b, step, total, query + r * d);
+            const int64_t b = list[r], choice = place_next(now, b, step, total, top[r], query + r * d);
             pending[r] -= choice < 0 || net->wanted[b * n + choice];
             if (choice < 0 || pending[r] <= 0) continue;
             memcpy(h + going_on * d, h_next + r * d, d * sizeof(float));
             memcpy(c + going_on * d, c_next + r * d, d * sizeof(float));
             memcpy(x + going_on * f, net->items + (choice * now->lists + b) * f, f * sizeof(float));
-            pending[going_on] = pending[r], list[going_on++] = b;
+            top[going_on] = top[r], pending[going_on] = pending[r], list[going_on++] = b;
         }
         active = going_on;
     }
@@ -349,12 +380,13 @@ int pointer_forward(int64_t rows, int64_t n, int64_t d, int64_t steps, const int
 #pragma omp parallel for schedule(dynamic) reduction(| : failed)
     for (int64_t row = 0; row < rows; row++) {
         const int64_t b = lists[row];
+        const float top = largest(n * d, keys + b * n * d);
         uint8_t *left = malloc((size_t)n);
         failed |= !left;
         for (int64_t j = 0; left && j < stops[row]; j++) {
             for (int64_t i = 0; i < n; i++) left[i] = slots[b * n + i] >= j;
             const float *query = queries + (j * rows + row) * d;
-            scores_of_list(n, d, total, keys + b * n * d, query, v, left, scores + (b * steps + j) * n);
+            scores_of_list(n, d, total, top, keys + b * n * d, query, v, left, scores + (b * steps + j) * n);
         }
         free(left);
     }
@@ -365,7 +397,7 @@ static inline void pointer_gradient(int64_t width, float dscore, const float *re
                                     float *restrict dkey, float *restrict dquery, float *restrict dv) {
 #pragma omp simd
     for (int64_t u = 0; u < width; u++) {
-        float r = reciprocal(one_plus(key[u], query[u])), slope = dscore * r * (1.0f - r);
+        float r = reciprocal(one_plus(key[u], query[u], 1e30f)), slope = dscore * r * (1.0f - r);
         dkey[u] += slope;
         dquery[u] += slope;
         dv[u] += dscore * (1.0f - 2.0f * r);

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from seq2slate.errors import UsageError
 from seq2slate.model.inputs import InputSizes, NetworkInputs
-from seq2slate.model.kernels import Rows
-from seq2slate.model.pointer import pointer_scores
-from seq2slate.model.recurrent import LAYERS, RecurrentLayer, State
+from seq2slate.model.kernels import Rows, fused_kernels_for
+from seq2slate.model.pointer import Keys, pointer_scores
+from seq2slate.model.recurrent import LAYERS, LstmLayer, RecurrentLayer, State
 from seq2slate.model.resemblance import Resemblance
 
 DECODERS = ("sequential", "one-step")
@@ -79,8 +79,8 @@ class Encoded:
 
     items: Tensor
     """(N, B, I) the vectors that the encoder read and the decoder will read."""
-    keys: Tensor
-    """(B, N, D) W_enc e_i"""
+    keys: Keys
+    """The memory as the pointer reads it."""
     states: list[State]
     """The decoder's first state, layer by layer."""
     mask: Tensor
@@ -145,10 +145,13 @@ class SlateNetwork(nn.Module):
     def encode(self, inputs: NetworkInputs, *, generator: torch.Generator | None = None) -> Encoded:
         """Read the lists. Dropout takes place if the network is in training mode, drawn from the generator."""
         items = self._dropped(self._item_vectors(inputs), generator)
-        memory, states = self._read(items, inputs.mask)
-        memory = self._dropped(memory, generator)
-        keep = self._keep(memory, generator)
-        keys = memory.transpose(0, 1) @ self.w_enc
+        if self._can_read_at_once(items):
+            keys, states = self._read_at_once(items, inputs.mask)
+            keep = None
+        else:
+            memory, states = self._read(items, inputs.mask)
+            keys = Keys.of(self._dropped(memory, generator).transpose(0, 1) @ self.w_enc)
+            keep = self._keep(memory, generator)
         bias, interaction = self._bias(inputs.mask), None
         if self.resemblance is not None:
             bias, interaction = self.resemblance(items, inputs.mask, bias)
@@ -192,6 +195,25 @@ class SlateNetwork(nn.Module):
             memory = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
             states.append(tuple(torch.cat(parts, dim=1) for parts in zip(*ends, strict=True)))
         return memory, states
+
+    def _can_read_at_once(self, items: Tensor) -> bool:
+        """Whether the whole encoder is one LSTM, forwards, and nobody asks for a gradient or for dropout."""
+        config = self.config
+        plain = config.layers == 1 and config.cell == "lstm" and self._directions == (False,)
+        drops = self.training and config.dropout > 0
+        return plain and not drops and not torch.is_grad_enabled() and fused_kernels_for(items) is not None
+
+    def _read_at_once(self, items: Tensor, mask: Tensor) -> tuple[Keys, list[State]]:
+        """Return what `_read` leads to, in one go."""
+        n_items, n_lists = items.shape[:2]
+        layer, fused = self.encoder_layers[0][0], fused_kernels_for(items)
+        assert isinstance(layer, LstmLayer), "the caller has looked"
+        assert fused is not None, "the caller has looked"
+        factors = items.new_empty(n_lists, n_items, self.config.hidden)
+        h, c = (items.new_zeros(n_lists, self.config.hidden) for _ in range(2))
+        last = (mask.sum(1) - 1).clamp(min=0)
+        fused.lstm_encode(layer.weights, items.contiguous(), last, self.w_enc.detach(), factors, h, c)
+        return Keys(factors, None), [(h, c)]
 
     @property
     def _directions(self) -> tuple[bool, ...]:

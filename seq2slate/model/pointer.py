@@ -7,6 +7,7 @@ reciprocal. The backward pass computes r = 1 / (1 + e^{2a} e^{2b}) again: nothin
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,12 +17,27 @@ from torch.autograd.function import once_differentiable
 from seq2slate.model.kernels import Rows, kernels_for
 
 
-def pointer_scores(keys: Tensor, queries: Tensor, v: Tensor, rows: Rows) -> Tensor:
+@dataclass(frozen=True)
+class Keys:
+    """The items' side of the pointer."""
+
+    factors: Tensor
+    """(B, N, D) e^{2 W_enc e_i}: what the scores are computed from."""
+    arguments: Tensor | None
+    """(B, N, D) W_enc e_i, which the gradient goes to; None where nobody asks for one."""
+
+    @classmethod
+    def of(cls, arguments: Tensor) -> Keys:
+        """Take the factors once, for drawing slates and for scoring them."""
+        return cls(pointer_factors(arguments), arguments)
+
+
+def pointer_scores(keys: Keys, queries: Tensor, v: Tensor, rows: Rows) -> Tensor:
     """Return the scores (B, K, N) of given slates; -inf for an item that is not left, or a step that is not there.
 
-    keys (B, N, D) are W_enc e_i and queries (K, R, D) are W_dec d_j.
+    queries (K, R, D) are W_dec d_j.
     """
-    scores: Tensor = _PointerScores.apply(keys, queries, v, rows)  # type: ignore[no-untyped-call]
+    scores: Tensor = _PointerScores.apply(keys.arguments, keys.factors, queries, v, rows)  # type: ignore[no-untyped-call]
     return scores
 
 
@@ -34,11 +50,11 @@ def pointer_factors(arguments: Tensor) -> Tensor:
 
 class _PointerScores(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, keys: Tensor, queries: Tensor, v: Tensor, rows: Rows) -> Tensor:
-        key_factors, query_factors = pointer_factors(keys), pointer_factors(queries)
+    def forward(ctx: Any, _: Tensor | None, keys: Tensor, queries: Tensor, v: Tensor, rows: Rows) -> Tensor:
+        query_factors = pointer_factors(queries)
         scores = keys.new_full((len(keys), len(queries), keys.shape[1]), -torch.inf)
-        kernels_for(keys).pointer_forward(rows, key_factors, query_factors, v.contiguous(), scores)
-        ctx.save_for_backward(key_factors, query_factors, v)
+        kernels_for(keys).pointer_forward(rows, keys, query_factors, v.contiguous(), scores)
+        ctx.save_for_backward(keys, query_factors, v)
         ctx.rows = rows
         return scores
 
@@ -49,4 +65,4 @@ class _PointerScores(torch.autograd.Function):
         dkeys, dqueries, dv = torch.zeros_like(keys), torch.zeros_like(queries), v.new_zeros(len(keys), len(v))
         dscores = gradients[0].contiguous()
         kernels_for(keys).pointer_backward(ctx.rows, keys, queries, v.contiguous(), dscores, dkeys, dqueries, dv)
-        return dkeys, dqueries, dv.sum(0), None
+        return dkeys, None, dqueries, dv.sum(0), None

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from seq2slate.model.kernels import LstmWeights, fused_kernels_for, kernels_for
+from seq2slate.model.kernels import LstmWeights, kernels_for
 
 State: TypeAlias = tuple[Tensor, ...]
 """What a layer remembers, (B, D) each: output and cell for an LSTM, output for a GRU. The output comes first."""
@@ -68,18 +68,13 @@ class LstmLayer(RecurrentLayer):
         start: Tensor | None = None,
         last: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        n_lists, from_zero = x.shape[1], state is None
+        n_lists = x.shape[1]
         if state is None:
             state = (x.new_zeros(n_lists, self.n_units), x.new_zeros(n_lists, self.n_units))
         if not rows:
             return x.new_zeros(0, n_lists, self.n_units), state
         if last is None:
             last = torch.full((n_lists,), len(rows) - 1, device=x.device)
-        fused = fused_kernels_for(x) if from_zero and start is None and not torch.is_grad_enabled() else None
-        if fused is not None:
-            outputs = x.new_empty(len(rows), n_lists, self.n_units)
-            fused.lstm_scan(self.weights, x.contiguous(), last.contiguous(), outputs, *state)
-            return outputs, state
         weights = (self.weight_input, self.weight_hidden, self.bias)
         outputs, h, c = _LstmScan.apply(x, start, *weights, *state, rows, last)  # type: ignore[no-untyped-call]
         return outputs, (h, c)
