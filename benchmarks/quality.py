@@ -2,24 +2,29 @@
 
 `python -m benchmarks.quality [diverse|similar] [--seeds N]`: 10,000 generated training lists of 25 items on average,
 ordered by cross-fitted ridge regressions of the grades and clicked on by a simulated user; 2,000 lists choose the
-epoch, and 10,000 others, read once, report. Written to benchmarks/quality-USER.json.
+epoch, and 10,000 others, read once, report. Written to benchmarks/quality-USER.json. With `--ablation` the preset is
+taken apart instead, on the validation lists alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from seq2slate import (
+    PRESETS,
     Choices,
     LoggedCeiling,
     RidgeRanker,
+    Seq2Slate,
     cross_fit,
     evaluate,
+    fit,
     generate,
     label_log,
     make_user,
@@ -46,10 +51,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("user", nargs="?", default="diverse")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--ablation", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     user = make_user(arguments.user)
     split = make_split(user)
+    if arguments.ablation:
+        print_ablation(split, arguments.seeds)
+        return
     rankers: dict[str, Ranker] = {"LambdaMART": LambdaMart.fit(split.train, split.valid)}
     for decoder in ("one-step", "sequential"):
         for seed in range(arguments.seeds):
@@ -64,6 +73,29 @@ def main() -> None:
     for decoder in ("one-step", "sequential"):
         print_spread(result, decoder, arguments.seeds)
     Path(__file__).with_name(f"quality-{arguments.user}.json").write_text(result.to_json() + "\n")
+
+
+def print_ablation(split: Split, seeds: int) -> None:
+    """Print the best validation NDCG@10 of the default preset, and of what is left when parts of it are taken away."""
+    default, paper = PRESETS["default"], PRESETS["paper"]
+    plain = replace(default.network, resemblance=False)
+    gentle = replace(default.training.objective, policy="sampling", score_term=0.05, credit="to_go", normalise=True)
+    variants = {
+        "default": default,
+        "default, sampling policy, score term 0.05": replace(
+            default, training=replace(default.training, objective=gentle)
+        ),
+        "default, one-step decoder": replace(default, network=replace(default.network, decoder="one-step")),
+        "without resemblance": replace(default, network=plain),
+        "without resemblance and prior": replace(default, network=replace(plain, base_prior=False)),
+        "paper": paper,
+    }
+    for name, preset in variants.items():
+        values = []
+        for seed in range(seeds):
+            model = Seq2Slate.create(split.train, preset.network, seed=seed)
+            values.append(fit(model, split.train, split.valid, replace(preset.training, seed=seed), quiet=True).best)
+        print(f"{name}: {', '.join(f'{value:.4f}' for value in values)}", flush=True)
 
 
 def print_spread(result: Evaluation, decoder: str, seeds: int) -> None:

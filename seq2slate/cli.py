@@ -238,12 +238,18 @@ def train(
     learning_rate: Annotated[float | None, typer.Option(help="Of Adam.")] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Lists in a step.")] = None,
     seed: Seed = 0,
+    threads: Annotated[
+        int, typer.Option(min=1, help="Of PyTorch and the C kernels; small networks gain little from more.")
+    ] = 1,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard scalars.")] = None,
 ) -> None:
     """Train a model on clicked lists; Ctrl-C stops and keeps what is done."""
+    import torch
+
     from seq2slate.training.train import Choices, train_model
 
+    torch.set_num_threads(threads)
     choices = Choices(preset, loss, policy, decoder, k, epochs, learning_rate, batch_size, seed)
     lists = read(data)
     chosen = None if valid is None else read(valid)

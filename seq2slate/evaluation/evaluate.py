@@ -289,4 +289,6 @@ def _mean_cell(row: Row) -> str:
 
 
 def _share_cell(row: Row) -> str:
-    return "-" if row.gap_closed is None else f"{row.gap_closed:.0%}"
+    if row.gap_closed is None:
+        return "-"
+    return f"{row.gap_closed:.0%}" if row.gap_closed > -0.995 else "below"  # a share of minus 400% says no more
