@@ -3,7 +3,7 @@
 import json
 import os
 import pickle
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -172,6 +172,20 @@ def test_a_newer_folder_is_refused_with_its_version(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(head | {"format": FORMAT + 1}))
     with pytest.raises(DataError, match=f"format {FORMAT + 1}.*up to {FORMAT}"):
         load_saved(folder)
+
+
+def test_files_that_do_not_belong_together_are_refused(folder: Path) -> None:
+    saved = load_saved(folder)
+    network = saved.config["network"]
+    for damaged in (
+        replace(saved, weights=saved.weights | {"w_enc": saved.weights["w_enc"][1:]}),
+        replace(saved, weights={name: array for name, array in saved.weights.items() if name != "go"}),
+        replace(saved, config={}),
+        replace(saved, config={"network": network | {"hidden": "many"}}),
+        replace(saved, config={"network": network | {"from_the_future": 1}}),
+    ):
+        with pytest.raises(DataError, match="do not belong together"):
+            Seq2Slate.from_saved(damaged)
 
 
 def test_weights_that_are_not_numbers_are_not_served(tmp_path: Path) -> None:

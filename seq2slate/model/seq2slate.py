@@ -141,6 +141,9 @@ class Seq2Slate:
         for name, weights in saved.weights.items():
             if not np.isfinite(weights).all():
                 raise DataError(f"the weights {name!r} of this model are not all finite: train it again")
-        network = SlateNetwork(InputSizes.of(saved.transform), NetworkConfig(**saved.config["network"]))
-        network.load_state_dict({name: torch.from_numpy(array) for name, array in saved.weights.items()})
+        try:
+            network = SlateNetwork(InputSizes.of(saved.transform), NetworkConfig(**saved.config["network"]))
+            network.load_state_dict({name: torch.from_numpy(array) for name, array in saved.weights.items()})
+        except (KeyError, TypeError, RuntimeError) as error:
+            raise DataError(f"the files of this model do not belong together: {error}") from error
         return cls(saved.transform, network)
