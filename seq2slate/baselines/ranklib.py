@@ -1,0 +1,262 @@
+"""Any ranker of RankLib, through its command line: needs a `RankLib.jar` and a Java runtime, and brings neither.
+
+RankLib (https://sourceforge.net/p/lemur/wiki/RankLib/) reads and writes files, which here live in a temporary folder:
+
+- Training: `-train FILE -validate FILE -ranker N -metric2t NDCG@10 -save MODEL`. RankLib keeps the model that did best
+  on the validation lists.
+- Scoring: `-load MODEL -rank FILE -score SCORES`; each line of the scores is `qid`, the item's number in its list, and
+  its score, parted by tabs. Scores are put where those two numbers say.
+
+What RankLib reads is LETOR text with every column on every line (its trees refuse a line that ends early), the lists
+numbered from 1, without the empty ones. The columns are the normalised dense ones, so that its networks and linear
+rankers see sane scales without its own `-norm`, and last −log(1 + p), p the base position: larger is better, as
+AdaRank wants it, whose weak rankers sort by one column from high to low.
+
+Some of RankLib's rankers draw from generators that cannot be seeded, so that two fits may differ. Every call of `rank`
+and `score` starts Java, which takes some tenths of a second: large batches pay.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from seq2slate.data.features import FeatureTransform
+from seq2slate.data.letor import write_letor
+from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists, numbers_as_strings, offsets_from_lengths
+from seq2slate.data.ranker import slates_from_scores
+from seq2slate.errors import DataError, UsageError
+from seq2slate.model.saving import SavedRanker
+
+Doubles: TypeAlias = npt.NDArray[np.float64]
+
+METHODS = {
+    "mart": 0,
+    "ranknet": 1,
+    "rankboost": 2,
+    "adarank": 3,
+    "coordinate-ascent": 4,
+    "lambdamart": 6,
+    "listnet": 7,
+    "random-forests": 8,
+    "linear-regression": 9,
+}
+"""RankLib's rankers and their numbers."""
+JAR_VARIABLE = "RANKLIB_JAR"
+"""The environment variable that says where the jar is."""
+TIMEOUT = 6 * 3600.0
+"""Seconds that one run of RankLib may take."""
+
+_FILES = frozenset(("-train", "-validate", "-save", "-load", "-rank", "-score", "-test", "-feature"))
+_SET_HERE = _FILES | {"-ranker", "-metric2t", "-norm", "-sparse", "-tts", "-tvs", "-kcv"}
+_LAST_WORDS = 2000  # characters of RankLib's own output that an error message repeats
+_POLL_SECONDS = 0.02
+_SECONDS_TO_DIE = 1.0  # after an uncaught exception
+
+
+@dataclass(frozen=True)
+class RankLib:
+    """Where RankLib and Java are, and how long they may take."""
+
+    jar: Path
+    java: str
+    """The Java program."""
+    timeout: float = TIMEOUT
+    """Seconds until a run is given up."""
+
+    @classmethod
+    def find(cls, jar: str | os.PathLike[str] | None = None, *, timeout: float = TIMEOUT) -> RankLib:
+        """Take the jar given or named by RANKLIB_JAR, and Java from JAVA_HOME or the PATH."""
+        named = os.environ.get(JAR_VARIABLE) if jar is None else os.fspath(jar)
+        if not named:
+            raise UsageError(
+                "RankLib is not part of seq2slate: get RankLib.jar from https://sourceforge.net/p/lemur/wiki/RankLib/ "
+                f"and say where it is, as an argument or in the environment variable {JAR_VARIABLE}"
+            )
+        if not Path(named).is_file():
+            raise UsageError(f"there is no {named}: give the path of RankLib.jar, or set {JAR_VARIABLE} to it")
+        home = os.environ.get("JAVA_HOME")
+        java = shutil.which("java", path=os.path.join(home, "bin")) if home else None
+        java = java or shutil.which("java")
+        if java is None:
+            raise UsageError(
+                "RankLib runs on Java, and there is none: install a Java runtime (17, say) or set JAVA_HOME"
+            )
+        return cls(Path(named).resolve(), java, timeout)
+
+    def run(self, arguments: Sequence[str], folder: Path) -> None:
+        """Run RankLib in a folder, which also gets what it prints; anything but success is a UsageError."""
+        printed, complaints = folder / "stdout.txt", folder / "stderr.txt"
+        with printed.open("wb") as out, complaints.open("wb") as err:
+            command = [self.java, "-jar", str(self.jar), *arguments]
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=folder)
+            try:
+                failure = self._wait(process, complaints)
+            finally:
+                process.kill()
+                process.wait()
+        if failure:
+            words = "\n".join(_end_of(path) for path in (printed, complaints)).strip()
+            raise UsageError(f"RankLib {failure}: {' '.join(arguments)}\n{words or 'It said nothing.'}")
+
+    def _wait(self, process: subprocess.Popen[bytes], complaints: Path) -> str | None:
+        """Return None once the process has ended well, and otherwise what went wrong.
+
+        An exception ends RankLib's main thread, but not its pool of workers: such a process would stay for ever.
+        """
+        started = time.monotonic()
+        dying_since = None
+        while process.poll() is None:
+            now = time.monotonic()
+            if now - started > self.timeout:
+                return f"took more than {self.timeout:g} seconds and was stopped; give it a longer timeout"
+            if dying_since is None and 'Exception in thread "main"' in _end_of(complaints):
+                dying_since = now
+            if dying_since is not None and now - dying_since > _SECONDS_TO_DIE:
+                return "failed and was stopped"
+            time.sleep(_POLL_SECONDS)
+        return f"failed with exit code {process.returncode}" if process.returncode else None
+
+
+@dataclass(frozen=True, eq=False)
+class RankLibRanker:
+    """A model that RankLib trained, and RankLib to score with it."""
+
+    method: str
+    """A name in METHODS."""
+    model: bytes
+    """What RankLib saved: its own text."""
+    transform: FeatureTransform
+    ranklib: RankLib
+
+    @classmethod
+    def fit(
+        cls,
+        train: ItemLists,
+        valid: ItemLists,
+        *,
+        method: str = "lambdamart",
+        metric: str = "NDCG@10",
+        options: Sequence[str] = (),
+        ranklib: RankLib | None = None,
+    ) -> RankLibRanker:
+        """Have RankLib train one of METHODS for one of its metrics, such as NDCG@10 or MAP.
+
+        `options` are further options of RankLib, such as `["-tree", "300", "-thread", "2"]`. Without `ranklib` it is
+        looked for as `RankLib.find` does.
+        """
+        ranklib = ranklib or RankLib.find()
+        if method not in METHODS:
+            raise UsageError(f"RankLib has no ranker {method!r}; choose one of {', '.join(METHODS)}")
+        if taken := _SET_HERE.intersection(option.lower() for option in options):
+            raise UsageError(f"{', '.join(sorted(taken))} cannot be among the options: fit says it to RankLib itself")
+        transform = FeatureTransform.fit(train, categorical=[], context=[])
+        with TemporaryDirectory(prefix="ranklib-") as name:
+            folder = Path(name)
+            for file, lists in (("train.txt", train), ("validate.txt", valid)):
+                _write(lists, _labels(lists, file.removesuffix(".txt")), transform, folder / file)
+            data = ["-train", "train.txt", "-validate", "validate.txt"]
+            goal = ["-ranker", str(METHODS[method]), "-metric2t", metric, "-save", "model.txt", "-silent"]
+            ranklib.run([*data, *goal, *options], folder)
+            model = folder / "model.txt"
+            if not model.is_file() or not model.stat().st_size:
+                raise UsageError(f"RankLib ended without a model. It said:\n{_end_of(folder / 'stdout.txt')}")
+            return cls(method, model.read_bytes(), transform, ranklib)
+
+    def rank(self, batch: Batch, k: int | None = None) -> IntArray:
+        """Sort by RankLib's scores."""
+        return slates_from_scores(batch.pad(self.score(batch.lists)), batch.mask, k)
+
+    def score(self, lists: ItemLists) -> Doubles:
+        """Return RankLib's score (T,) of each item."""
+        self.transform.apply(lists[:0])  # checks the columns
+        if not lists.n_items:
+            return np.zeros(0)
+        with TemporaryDirectory(prefix="ranklib-") as name:
+            folder = Path(name)
+            (folder / "model.txt").write_bytes(self.model)
+            offsets = _write(lists, np.zeros(lists.n_items, np.float32), self.transform, folder / "rank.txt")
+            self.ranklib.run(["-load", "model.txt", "-rank", "rank.txt", "-score", "scores.txt"], folder)
+            return _read_scores(folder / "scores.txt", offsets)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the ranker to a folder of its own: the model as RankLib's text, but not where the jar is."""
+        model = np.frombuffer(self.model, dtype=np.uint8)
+        SavedRanker("ranklib", {"method": self.method}, {"model": model}, self.transform).save(folder)
+
+    @classmethod
+    def from_saved(cls, saved: SavedRanker) -> RankLibRanker:
+        """Build the ranker from what its folder holds, and RankLib as `RankLib.find` finds it."""
+        return cls(saved.config["method"], saved.weights["model"].tobytes(), saved.transform, RankLib.find())
+
+
+def _labels(lists: ItemLists, name: str) -> FloatArray:
+    """Return labels that RankLib takes as they are."""
+    if lists.labels is None or not lists.n_items:
+        raise DataError(f"the lists to {name} with have no labels")
+    broken = lists.labels != np.floor(lists.labels)
+    if broken.any():
+        row = int(broken.argmax())
+        label = lists.labels[row]
+        raise DataError(
+            f"{lists.describe_item(row)}: label {label:g}, but RankLib cuts labels to whole numbers: round it"
+        )
+    return lists.labels
+
+
+def _write(lists: ItemLists, labels: FloatArray, transform: FeatureTransform, path: Path) -> IntArray:
+    """Write what RankLib reads of the lists, and return the offsets of those that are in the file."""
+    nearness = 0 - np.log1p(lists.positions, dtype=np.float32)  # and not −0
+    columns = np.column_stack([transform.apply(lists).dense, nearness])
+    offsets = offsets_from_lengths(lists.lengths[lists.lengths > 0])
+    qids = numbers_as_strings(np.arange(1, len(offsets)))
+    write_letor(ItemLists(columns, offsets, labels=labels, list_ids=qids), path)
+    return offsets
+
+
+def _read_scores(path: Path, offsets: IntArray) -> Doubles:
+    """Return the scores (T,) of a file that must hold one finite score for every item."""
+    try:
+        table = np.loadtxt(path, delimiter="\t", ndmin=2, comments=None)
+    except (OSError, ValueError) as error:
+        raise DataError(f"RankLib's scores cannot be read: {error}") from error
+    n_items = int(offsets[-1])
+    if table.shape != (n_items, 3):
+        raise DataError(
+            f"RankLib's scores should be {n_items} lines of list, item and score; "
+            f"they are {len(table)} lines of {table.shape[1]} numbers"
+        )
+    rows, scores = _rows(table[:, 0] - 1, table[:, 1], offsets), table[:, 2]
+    if not np.array_equal(np.sort(rows), np.arange(n_items)):
+        raise DataError("RankLib's scores do not name every item of every list once")
+    if not np.isfinite(scores).all():
+        raise DataError("RankLib gives scores that are not finite: its training has diverged, so train it otherwise")
+    ordered = np.empty(n_items)
+    ordered[rows] = scores
+    return ordered
+
+
+def _rows(lists: Doubles, items: Doubles, offsets: IntArray) -> IntArray:
+    """Return the rows of items named by list and number within it, both from 0; -1 where there is no such item."""
+    lengths = np.diff(offsets)
+    known = (lists >= 0) & (lists < len(lengths)) & (items >= 0)
+    owner = np.where(known, lists, 0).astype(np.int64)
+    known &= (items < lengths[owner]) & (items % 1 == 0) & (lists % 1 == 0)
+    return np.where(known, offsets[owner] + np.where(known, items, 0).astype(np.int64), -1)
+
+
+def _end_of(path: Path) -> str:
+    """Return the last words of a file."""
+    with path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - _LAST_WORDS))
+        return stream.read().decode("utf-8", "replace")

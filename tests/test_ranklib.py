@@ -1,0 +1,273 @@
+"""The RankLib adapter against a real Java process: a small stand-in with RankLib's command line and file formats."""
+
+import shutil
+import subprocess
+import time
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seq2slate.baselines.ranklib import METHODS, RankLib, RankLibRanker
+from seq2slate.data.features import FeatureTransform
+from seq2slate.data.lists import ItemLists
+from seq2slate.data.ranker import Ranker
+from seq2slate.errors import DataError, UsageError
+from seq2slate.model.saving import load_saved
+from tests.checks import check_ranker, mixed_lists
+
+STAND_IN = """
+import java.nio.file.*;
+import java.util.*;
+
+public class StandIn {
+    static Map<String, String> options = new LinkedHashMap<>();
+
+    record Item(float label, String qid, float[] values) {}
+
+    static List<Item> read(String file) throws Exception {
+        List<Item> items = new ArrayList<>();
+        Set<String> finished = new HashSet<>();
+        for (String line : Files.readAllLines(Path.of(file))) {
+            String[] parts = line.split(" ");
+            String qid = parts[1].substring("qid:".length());
+            Integer.parseInt(qid);
+            if (!items.isEmpty() && !items.get(items.size() - 1).qid.equals(qid)) {
+                finished.add(items.get(items.size() - 1).qid);
+            }
+            if (finished.contains(qid)) throw new RuntimeException("list " + qid + " is not in one piece");
+            float[] values = new float[parts.length - 2];
+            for (int f = 0; f < values.length; f++) {
+                String[] pair = parts[f + 2].split(":");
+                if (Integer.parseInt(pair[0]) != f + 1) throw new RuntimeException("not dense: " + line);
+                values[f] = Float.parseFloat(pair[1]);
+            }
+            if (!items.isEmpty() && items.get(0).values.length != values.length) {
+                throw new RuntimeException("requesting unspecified feature, fid=" + (values.length + 1));
+            }
+            items.add(new Item(Float.parseFloat(parts[0]), qid, values));
+        }
+        return items;
+    }
+
+    // The mean of the clicked items, less the mean of all, for each column.
+    static void train() throws Exception {
+        List<Item> items = read(options.get("-train"));
+        read(options.get("-validate"));
+        double[] weights = new double[items.get(0).values.length];
+        double clicks = 0;
+        for (Item item : items) clicks += item.label;
+        for (Item item : items) {
+            for (int f = 0; f < weights.length; f++) {
+                weights[f] += item.values[f] * (item.label / clicks - 1.0 / items.size());
+            }
+        }
+        StringBuilder model = new StringBuilder("## " + options + "\\n");
+        for (double weight : weights) model.append(weight).append("\\n");
+        Files.writeString(Path.of(options.get("-save")), model);
+    }
+
+    static void score() throws Exception {
+        List<String> model = Files.readAllLines(Path.of(options.get("-load")));
+        String fault = model.get(0).startsWith("fault ") ? model.get(0).substring(6) : "";
+        List<String> lines = new ArrayList<>();
+        String qid = "";
+        int number = 0;
+        for (Item item : read(options.get("-rank"))) {
+            number = item.qid.equals(qid) ? number + 1 : 0;
+            qid = item.qid;
+            double score = 0;
+            for (int f = 0; f < item.values.length; f++) {
+                score += item.values[f] * Double.parseDouble(model.get(f + 1));
+            }
+            if (fault.equals("nan")) score = Double.NaN;
+            lines.add(fault.equals("bare") ? "" + score : qid + "\\t" + number + "\\t" + score);
+        }
+        if (fault.equals("backwards")) Collections.reverse(lines);
+        if (fault.equals("short")) lines.remove(lines.size() - 1);
+        if (fault.equals("twice")) lines.set(0, lines.get(1));
+        if (fault.equals("stranger")) lines.set(0, "99\\t0\\t1.0");
+        if (fault.equals("words")) lines.set(0, "one\\ttwo\\tthree");
+        if (!fault.equals("nothing")) Files.write(Path.of(options.get("-score")), lines);
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        for (int i = 0; i < arguments.length; i++) {
+            boolean alone = arguments[i].equals("-silent");
+            options.put(arguments[i], alone ? "" : arguments[++i]);
+        }
+        String metric = options.getOrDefault("-metric2t", "");
+        if (metric.equals("EXIT")) {
+            System.out.println("Reading feature file");
+            System.err.println("the metric is unknown");
+            System.exit(3);
+        }
+        if (metric.equals("SLEEP")) Thread.sleep(60_000);
+        if (metric.equals("HANG")) {
+            new Thread(() -> { try { Thread.sleep(60_000); } catch (InterruptedException e) { } }).start();
+            throw new RuntimeException("a worker is left behind");
+        }
+        if (options.containsKey("-train") && !metric.equals("NOTHING")) train();
+        if (options.containsKey("-load")) score();
+    }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def ranklib(tmp_path_factory: pytest.TempPathFactory) -> RankLib:
+    javac = shutil.which("javac")
+    if javac is None or shutil.which("java") is None:
+        pytest.skip("no Java compiler to build the stand-in for RankLib with")
+    folder = tmp_path_factory.mktemp("stand-in")
+    (folder / "StandIn.java").write_text(STAND_IN)
+    # Concatenation inline: the default would double the time that the stand-in takes to start.
+    subprocess.run([javac, "-XDstringConcat=inline", "-d", folder, folder / "StandIn.java"], check=True, timeout=120)
+    jar = folder / "a folder" / "RankLib.jar"
+    jar.parent.mkdir()
+    with zipfile.ZipFile(jar, "w") as archive:
+        archive.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\nMain-Class: StandIn\n")
+        for compiled in folder.glob("*.class"):
+            archive.write(compiled, compiled.name)
+    return RankLib.find(jar, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def ranker(ranklib: RankLib) -> RankLibRanker:
+    return RankLibRanker.fit(mixed_lists(0), mixed_lists(1), ranklib=ranklib)
+
+
+def expected_scores(train: ItemLists, lists: ItemLists) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """What the stand-in computes, by a formula."""
+    transform = FeatureTransform.fit(train)
+
+    def columns(some: ItemLists) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+        nearness = -np.log(1.0 + some.positions)
+        return np.column_stack([transform.apply(some).dense.astype(np.float64), nearness])
+
+    assert train.labels is not None
+    weights = columns(train)[train.labels > 0].mean(axis=0) - columns(train).mean(axis=0)
+    scores: np.ndarray[tuple[int], np.dtype[np.float64]] = columns(lists) @ weights
+    return scores
+
+
+def test_every_item_gets_its_own_score(ranker: RankLibRanker) -> None:
+    lists = mixed_lists(5)
+    np.testing.assert_allclose(ranker.score(lists), expected_scores(mixed_lists(0), lists), rtol=1e-4, atol=1e-5)
+
+
+def test_the_order_of_the_lines_does_not_matter(ranker: RankLibRanker) -> None:
+    lists = mixed_lists(5)
+    backwards = replace(ranker, model=b"fault backwards\n" + ranker.model.partition(b"\n")[2])
+    np.testing.assert_array_equal(backwards.score(lists), ranker.score(lists))
+
+
+def test_it_passes_the_battery_and_survives_saving(
+    ranker: RankLibRanker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save_load(_: Ranker) -> Ranker:
+        ranker.save(tmp_path / "saved")
+        monkeypatch.setenv("RANKLIB_JAR", str(ranker.ranklib.jar))
+        return RankLibRanker.from_saved(load_saved(tmp_path / "saved"))
+
+    check_ranker(ranker, mixed_lists(2), save_load=save_load)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_its_number(method: str, ranklib: RankLib) -> None:
+    fitted = RankLibRanker.fit(
+        mixed_lists(0), mixed_lists(1), method=method, metric="MAP", options=["-tree", "7"], ranklib=ranklib
+    )
+    said = fitted.model.decode().splitlines()[0]
+    for option in (f"-ranker={METHODS[method]}", "-metric2t=MAP", "-tree=7"):
+        assert f"{option}," in f"{said.rstrip('}')},"
+
+
+# What can go wrong
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("short", "should be 36 lines of list, item and score; they are 35 lines of 3"),
+        ("bare", "they are 36 lines of 1 number"),
+        ("twice", "every item of every list once"),
+        ("stranger", "every item of every list once"),
+        ("words", "cannot be read.*one"),
+        ("nothing", r"cannot be read.*scores\.txt"),
+        ("nan", "not finite"),
+    ],
+)
+def test_scores_that_cannot_be_right_are_refused(fault: str, message: str, ranker: RankLibRanker) -> None:
+    broken = replace(ranker, model=f"fault {fault}\n".encode() + ranker.model.partition(b"\n")[2])
+    with pytest.raises(DataError, match=message):
+        broken.score(mixed_lists(5))
+
+
+def test_a_damaged_model_is_an_error_with_what_java_said(ranker: RankLibRanker) -> None:
+    with pytest.raises(UsageError, match=r"(?s)exit code 1.*-load model\.txt.*IndexOutOfBounds"):
+        replace(ranker, model=b"## half a model\n").score(mixed_lists(5))
+
+
+def test_an_exit_code_is_an_error_with_what_was_said(ranklib: RankLib) -> None:
+    with pytest.raises(UsageError, match=r"(?s)exit code 3.*-ranker 6.*Reading feature file.*the metric is unknown"):
+        RankLibRanker.fit(mixed_lists(0), mixed_lists(1), metric="EXIT", ranklib=ranklib)
+
+
+def test_a_run_that_takes_too_long_is_stopped(ranklib: RankLib) -> None:
+    started = time.monotonic()
+    with pytest.raises(UsageError, match=r"more than 0\.5 seconds"):
+        RankLibRanker.fit(mixed_lists(0), mixed_lists(1), metric="SLEEP", ranklib=replace(ranklib, timeout=0.5))
+    assert time.monotonic() - started < 20
+
+
+def test_an_exception_that_leaves_workers_behind_does_not_hang(ranklib: RankLib) -> None:
+    started = time.monotonic()
+    with pytest.raises(UsageError, match=r"(?s)failed and was stopped.*a worker is left behind"):
+        RankLibRanker.fit(mixed_lists(0), mixed_lists(1), metric="HANG", ranklib=ranklib)
+    assert time.monotonic() - started < 30
+
+
+def test_a_run_without_a_model_is_an_error(ranklib: RankLib) -> None:
+    with pytest.raises(UsageError, match="without a model"):
+        RankLibRanker.fit(mixed_lists(0), mixed_lists(1), metric="NOTHING", ranklib=ranklib)
+
+
+def test_what_is_wrong_with_the_arguments_is_said_before_java_starts(tmp_path: Path) -> None:
+    nowhere = RankLib(tmp_path / "RankLib.jar", java="/nowhere/java")
+    lists = mixed_lists(0)
+    with pytest.raises(UsageError, match="no ranker 'svm'; choose one of mart"):
+        RankLibRanker.fit(lists, lists, method="svm", ranklib=nowhere)
+    with pytest.raises(UsageError, match="-norm, -save cannot be among the options"):
+        RankLibRanker.fit(lists, lists, options=["-save", "x", "-norm", "sum"], ranklib=nowhere)
+    with pytest.raises(DataError, match="lists to validate with have no labels"):
+        RankLibRanker.fit(lists, replace(lists, labels=None), ranklib=nowhere)
+    half = np.where(lists.positions == 3, 0.5, 0)
+    with pytest.raises(DataError, match=r"list 'no positives', item 3: label 0\.5"):
+        RankLibRanker.fit(replace(lists, labels=half), lists, ranklib=nowhere)
+
+
+def test_other_columns_are_refused(ranker: RankLibRanker) -> None:
+    with pytest.raises(DataError, match="feature"):
+        ranker.rank(ItemLists(np.zeros((2, 3)), [0, 2]).batch())
+
+
+def test_without_jar_or_java_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANKLIB_JAR", raising=False)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(UsageError, match=r"get RankLib\.jar from .* RANKLIB_JAR"):
+        RankLib.find()
+    with pytest.raises(UsageError, match=r"there is no .*missing\.jar"):
+        RankLib.find(tmp_path / "missing.jar")
+    (tmp_path / "RankLib.jar").touch()
+    monkeypatch.setenv("RANKLIB_JAR", str(tmp_path / "RankLib.jar"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="install a Java runtime"):
+        RankLib.find()
+    java = tmp_path / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.touch(mode=0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    assert RankLib.find() == RankLib(tmp_path / "RankLib.jar", str(java))
