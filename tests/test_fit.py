@@ -133,12 +133,13 @@ def test_a_loss_that_is_not_a_number_names_the_lists() -> None:
         fit(model, TRAIN, VALID, QUICK, quiet=True)
 
 
-def test_lists_that_teach_nothing_are_said_to() -> None:
+def test_lists_that_teach_nothing_are_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Seq2Slate.create(TRAIN, SMALL)
     with pytest.raises(DataError, match="nothing to learn from"):
         fit(model, replace(TRAIN, labels=np.zeros(TRAIN.n_items, np.float32)), VALID, QUICK, quiet=True)
     with pytest.raises(DataError, match="training lists have no labels"):
         fit(model, replace(TRAIN, labels=None), VALID, QUICK, quiet=True)
+    monkeypatch.setattr(Objective, "__call__", lambda *_: pytest.fail("the run began"))
     with pytest.raises(DataError, match="cannot choose an epoch"):
         fit(model, TRAIN, replace(VALID, labels=np.zeros(VALID.n_items, np.float32)), QUICK, quiet=True)
 
@@ -154,9 +155,20 @@ def test_choices_change_the_preset_and_nothing_else() -> None:
     assert preset.network == replace(PRESETS["paper"].network, decoder="one-step")
     objective = replace(PRESETS["paper"].training.objective, loss="hinge", policy="greedy", k=5)
     assert preset.training == replace(PRESETS["paper"].training, objective=objective, epochs=2, seed=7)
-    assert Choices("paper", policy="reinforce").resolve().training.l2 == 0
+    reinforce = Choices("paper", policy="reinforce").resolve()
+    assert (reinforce.training.l2, reinforce.network.dropout) == (0, 0), "the paper does not regularise it"
     with pytest.raises(UsageError, match="choose one of"):
         Choices("best").resolve()
+
+
+@pytest.mark.parametrize("name", ["epochs", "patience", "decay_steps", "max_items", "learning_rate", "clip_norm", "l2"])
+def test_choices_that_cannot_be_are_refused_by_name(name: str) -> None:
+    for value in (-1, 0) if name != "l2" else (-1, float("nan")):
+        with pytest.raises(UsageError, match=name):
+            replace(QUICK, **{name: value})
+    if name in ("learning_rate", "clip_norm"):
+        with pytest.raises(UsageError, match=name):
+            replace(QUICK, **{name: float("nan")})
 
 
 def test_the_paper_preset_is_the_papers() -> None:
@@ -178,6 +190,28 @@ def test_a_tenth_is_held_out_and_the_folder_is_written(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["model"]
     assert len(history.epochs) == 1
     assert model.rank(VALID.batch()).shape == (60, 8)
+
+
+def test_a_folder_of_something_else_is_refused_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.png").write_bytes(b"meow")
+    monkeypatch.setattr(Objective, "__call__", lambda *_: pytest.fail("the run began"))
+    for name in ("photos", "photos/cat.png"):
+        with pytest.raises(DataError, match="not a saved ranker"):
+            train_model(TRAIN, VALID, Choices(epochs=1), out=tmp_path / name, quiet=True)
+
+
+def test_a_run_that_could_not_be_saved_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def disk_full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Seq2Slate, "save", disk_full)
+        with pytest.raises(OSError, match="No space"):
+            train_model(TRAIN, VALID, Choices(epochs=1), out=tmp_path / "model", quiet=True)
+    monkeypatch.setattr(Objective, "__call__", lambda *_: pytest.fail("an epoch was run again"))
+    train_model(TRAIN, VALID, Choices(epochs=1), out=tmp_path / "model", resume=True, quiet=True)
+    assert os.listdir(tmp_path) == ["model"]
 
 
 def test_tensorboard_gets_its_scalars(tmp_path: Path) -> None:

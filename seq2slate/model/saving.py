@@ -73,6 +73,14 @@ def load_saved(folder: str | os.PathLike[str]) -> SavedRanker:
         raise DataError(f"{weights} cannot be read: {error}") from error
 
 
+def check_replaceable(folder: Path) -> None:
+    """Refuse to put a saved ranker in the place of anything but another one, or an empty folder."""
+    if not folder.exists():
+        return
+    if not folder.is_dir() or (any(folder.iterdir()) and not (folder / "config.json").is_file()):
+        raise DataError(f"{folder} is not empty and not a saved ranker: choose another folder")
+
+
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -87,9 +95,8 @@ def _replaced_folder(final: Path) -> Iterator[Path]:
         for path in (*partial.iterdir(), partial):
             sync(path)
         partial.chmod(0o755)
+        check_replaceable(final)
         if final.exists():
-            if any(final.iterdir()) and not (final / "config.json").is_file():
-                raise DataError(f"{final} is not empty and not a saved ranker: choose another folder")
             replaced = final.with_name(f".{final.name}.{os.getpid()}.replaced")
             final.rename(replaced)
             partial.rename(final)

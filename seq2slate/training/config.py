@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from seq2slate.errors import UsageError
@@ -43,10 +44,16 @@ class TrainingConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch_size < 1 or self.patience < 1:
-            raise UsageError("epochs, batch_size and patience must be at least 1")
-        if self.learning_rate <= 0 or self.clip_norm <= 0 or self.l2 < 0:
-            raise UsageError("learning_rate and clip_norm must be above 0, l2 at least 0")
+        for name in ("epochs", "batch_size", "patience", "decay_steps", "max_items"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise UsageError(f"{name} must be at least 1, got {count}")
+        for name in ("learning_rate", "decay", "clip_norm"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise UsageError(f"{name} must be a number above 0, got {getattr(self, name)}")
+        for name in ("l2", "warmup_steps"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UsageError(f"{name} must be at least 0, got {getattr(self, name)}")
         Measure.parse(self.measure)
 
 

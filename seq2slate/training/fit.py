@@ -28,6 +28,7 @@ from seq2slate.data.lists import IntArray, ItemLists, batch_indices
 from seq2slate.errors import DataError, Seq2SlateError, UsageError
 from seq2slate.metrics import Measure
 from seq2slate.model.inputs import InputLists
+from seq2slate.model.saving import check_replaceable
 from seq2slate.model.seq2slate import Seq2Slate
 from seq2slate.training.checkpoint import Checkpoint, latest_checkpoint
 from seq2slate.training.config import TrainingConfig
@@ -76,6 +77,7 @@ def fit(
     valid: ItemLists,
     config: TrainingConfig,
     *,
+    out: Path | None = None,
     checkpoints: Path | None = None,
     resume: bool = False,
     tensorboard: Path | None = None,
@@ -83,12 +85,16 @@ def fit(
 ) -> History:
     """Train the model in place; it ends with the weights of the epoch that was best on the validation lists.
 
-    With `checkpoints`, a folder, the run can be resumed, after Ctrl-C or a crash, by the same call with `resume=True`.
-    The folder is removed when the run has ended.
+    With `out`, a folder, the model is saved there. With `checkpoints`, another folder, the run can be resumed, after
+    Ctrl-C or a crash, by the same call with `resume=True`; that folder is removed when the run has ended and is saved.
     """
     for name, lists in (("training", train), ("validation", valid)):
         if lists.labels is None:
             raise DataError(f"the {name} lists have no labels: training needs clicks or grades")
+    if not np.any(valid.labels):
+        raise DataError(f"no validation list has a positive, so {config.measure} cannot choose an epoch")
+    if out is not None:
+        check_replaceable(out)
     run = _Run(model, train, valid, config, checkpoints, Watch(config, tensorboard, quiet=quiet))
     if resume:
         run.resume()
@@ -96,6 +102,8 @@ def fit(
         raise UsageError(f"{checkpoints} holds a run that has not ended: resume it, or remove the folder to begin anew")
     with _deferred_interrupt() as interrupted, run.watch:
         history = run.train(interrupted)
+    if out is not None:
+        model.save(out)
     if checkpoints is not None:
         shutil.rmtree(checkpoints, ignore_errors=True)
     return history
@@ -211,7 +219,7 @@ class _Run:
             self.best_weights = {name: tensor.detach().clone() for name, tensor in self.network.state_dict().items()}
         self.watch.epoch_ends(progress.epoch, progress.step, loss, value, better=better)
         progress.epoch, progress.batch, progress.epoch_loss, progress.epoch_lists = progress.epoch + 1, 0, 0.0, 0
-        if self.folder is not None and not self._finished:
+        if self.folder is not None:
             self._save()
 
     def _validate(self) -> float:
@@ -222,8 +230,6 @@ class _Run:
                 for batch in self.valid.batches(256)
             ]
         )
-        if np.isnan(values).all():
-            raise DataError(f"no validation list has a positive, so {self.measure} cannot choose an epoch")
         return float(np.nanmean(values))
 
     # Checkpoints

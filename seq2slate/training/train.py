@@ -35,9 +35,10 @@ class Choices:
         objective = _chosen(loss=self.loss, policy=self.policy, k=self.k)
         run = _chosen(epochs=self.epochs, learning_rate=self.learning_rate, batch_size=self.batch_size, seed=self.seed)
         training = replace(preset.training, objective=replace(preset.training.objective, **objective), **run)
+        network = replace(preset.network, **_chosen(decoder=self.decoder))
         if training.objective.policy == "reinforce":  # the paper does not regularise it
-            training = replace(training, l2=0.0)
-        return Preset(replace(preset.network, **_chosen(decoder=self.decoder)), training)
+            training, network = replace(training, l2=0.0), replace(network, dropout=0.0)
+        return Preset(network, training)
 
 
 def _chosen(**values: Any) -> dict[str, Any]:
@@ -71,11 +72,10 @@ def train_model(
         train,
         valid,
         preset.training,
+        out=out,
         checkpoints=checkpoints,
         resume=resume,
         tensorboard=tensorboard,
         quiet=quiet,
     )
-    if out is not None:
-        model.save(out)
     return model, history
