@@ -1,9 +1,11 @@
 """Training: it learns, stops, resumes to the same weights, and says what is wrong."""
 
+import math
 import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -161,14 +163,20 @@ def test_choices_change_the_preset_and_nothing_else() -> None:
         Choices("best").resolve()
 
 
-@pytest.mark.parametrize("name", ["epochs", "patience", "decay_steps", "max_items", "learning_rate", "clip_norm", "l2"])
-def test_choices_that_cannot_be_are_refused_by_name(name: str) -> None:
-    for value in (-1, 0) if name != "l2" else (-1, float("nan")):
-        with pytest.raises(UsageError, match=name):
-            replace(QUICK, **{name: value})
-    if name in ("learning_rate", "clip_norm"):
-        with pytest.raises(UsageError, match=name):
-            replace(QUICK, **{name: float("nan")})
+@pytest.mark.parametrize(
+    ("names", "values"),
+    [
+        (("epochs", "batch_size", "patience", "decay_steps", "max_items"), (-1, 0)),
+        (("learning_rate", "decay", "clip_norm"), (-1, 0, math.nan, math.inf)),
+        (("l2", "warmup_steps"), (-1, math.nan)),
+    ],
+)
+def test_choices_that_cannot_be_are_refused_by_name(names: tuple[str, ...], values: tuple[float, ...]) -> None:
+    for name in names:
+        for value in values:
+            choices: dict[str, Any] = {name: value}
+            with pytest.raises(UsageError, match=name):
+                TrainingConfig(**choices)
 
 
 def test_the_paper_preset_is_the_papers() -> None:
