@@ -38,6 +38,7 @@ Quantile = Annotated[
 RelevantFrom = Annotated[float | None, typer.Option(help="The lowest grade that is relevant; 2 unless given.")]
 Seed = Annotated[int, typer.Option(min=0, help="Everything random follows from it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+_INTERRUPTED = 130  # the exit code that shells know for Ctrl-C
 
 
 class UserName(StrEnum):
@@ -247,13 +248,18 @@ def train(
     """Train a model on clicked lists; Ctrl-C stops and keeps what is done."""
     import torch
 
+    from seq2slate.training.fit import TrainingInterruptedError
     from seq2slate.training.train import Choices, train_model
 
     torch.set_num_threads(threads)
     choices = Choices(preset, loss, policy, decoder, k, epochs, learning_rate, batch_size, seed)
     lists = read(data)
     chosen = None if valid is None else read(valid)
-    _, history = train_model(lists, chosen, choices, out=out, resume=resume, tensorboard=tensorboard)
+    try:
+        _, history = train_model(lists, chosen, choices, out=out, resume=resume, tensorboard=tensorboard)
+    except TrainingInterruptedError as interruption:
+        typer.echo(interruption, err=True)
+        raise typer.Exit(_INTERRUPTED) from interruption
     typer.echo(
         f"{out}: {history.measure} {history.best:.4f} on the validation lists, in epoch {history.best_epoch + 1}"
     )
@@ -270,8 +276,9 @@ def rerank(
     seed: Seed = 0,
 ) -> None:
     """Put lists in a better order: ids out, best first, with the log-probability of each choice."""
-    from seq2slate.model.slates import rerank_lists, write_slates
+    from seq2slate.model.slates import check_slate_file, rerank_lists, write_slates
 
+    check_slate_file(out)
     slates = rerank_lists(load_ranker(model), read(source), k, seed=seed if sample else None, temperature=temperature)
     write_slates(slates, out)
     typer.echo(f"{out}: {slates.num_rows:,} slates")
@@ -301,7 +308,7 @@ def main() -> None:
         _fail(f"out of memory: {error}")
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
-        sys.exit(130)
+        sys.exit(_INTERRUPTED)
 
 
 def _fail(message: str) -> None:

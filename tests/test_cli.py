@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+import signal
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -19,6 +21,7 @@ from seq2slate.baselines.linear import RidgeRanker
 from seq2slate.cli import main
 from seq2slate.data.files import read
 from seq2slate.data.synthetic import generate
+from seq2slate.training.objectives import Objective
 
 
 @dataclass
@@ -157,6 +160,38 @@ def test_wrong_usage_has_code_2(arguments: list[str]) -> None:
 def test_help_names_every_command() -> None:
     text = seq2slate("--help").out
     assert all(name in text for name in ("synth", "convert", "inspect", "simulate", "evaluate", "demo"))
+
+
+def test_train_and_rerank(folder: Path) -> None:
+    log, model = folder / "log.parquet", folder / "model"
+    seq2slate("simulate", folder / "lists.parquet", log, "--user", "cascade", "--eta", 1)
+    assert "NDCG@10" in seq2slate("train", log, "--out", model, "--epochs", 1).out
+    seq2slate("rerank", model, folder / "lists.parquet", folder / "slates.jsonl", "--k", 5)
+    slates = [json.loads(line) for line in (folder / "slates.jsonl").read_text().splitlines()]
+    for slate, one in zip(slates, read(folder / "lists.parquet"), strict=True):
+        assert [slate["list_id"]] == one.list_ids.to_pylist()
+        assert set(slate["item_id"]) <= set(one.item_ids.to_pylist())
+        assert len(set(slate["item_id"])) == len(slate["log_probability"]) == min(5, one.n_items)
+
+
+def test_ctrl_c_in_training_says_how_to_go_on_and_has_the_code_of_an_interrupt(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Objective.__call__
+
+    def press_ctrl_c(self: Objective, *arguments: object) -> object:
+        os.kill(os.getpid(), signal.SIGINT)
+        return step(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Objective, "__call__", press_ctrl_c)
+    done = seq2slate("train", folder / "lists.parquet", "--out", folder / "stopped", code=130)
+    assert "--resume" in done.err
+    assert "error" not in done.err
+
+
+def test_slates_are_not_worked_out_for_a_file_that_cannot_be_written(folder: Path) -> None:
+    done = seq2slate("rerank", folder / "no-such-model", folder / "lists.parquet", folder / "slates.csv", code=2)
+    assert "slates.csv" in done.err
 
 
 def test_the_demo_runs(folder: Path) -> None:

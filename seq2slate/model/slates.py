@@ -43,11 +43,17 @@ def rerank_lists(
     return pa.table({"list_id": lists.list_ids.cast(pa.string()), "item_id": pa.ListArray.from_arrays(offsets, ids)})
 
 
-def write_slates(slates: pa.Table, path: str | os.PathLike[str]) -> None:
-    """Write the table, as Parquet or as JSON lines."""
+def check_slate_file(path: str | os.PathLike[str]) -> Path:
+    """Return the path if slates can be written to it; better asked before the work than after it."""
     final = Path(path)
     if final.suffix not in (".parquet", ".jsonl"):
         raise UsageError(f"{final}: slates are written as .parquet or .jsonl")
+    return final
+
+
+def write_slates(slates: pa.Table, path: str | os.PathLike[str]) -> None:
+    """Write the table, as Parquet or as JSON lines."""
+    final = check_slate_file(path)
     with atomic_path(final) as partial:
         if final.suffix == ".parquet":
             pq.write_table(slates, partial)

@@ -40,6 +40,10 @@ class TrainingStoppedError(Seq2SlateError):
     """The run ended before its time; the message says why and how to go on."""
 
 
+class TrainingInterruptedError(TrainingStoppedError):
+    """Ctrl-C ended the run."""
+
+
 @dataclass
 class Progress:
     """How far a run is: everything about it that is not a tensor."""
@@ -236,9 +240,9 @@ class _Run:
 
     def _stop(self) -> None:
         if self.folder is None:
-            raise TrainingStoppedError("interrupted; without a checkpoint folder the run cannot be resumed")
+            raise TrainingInterruptedError("interrupted; without a checkpoint folder the run cannot be resumed")
         self._save()
-        raise TrainingStoppedError(
+        raise TrainingInterruptedError(
             f"interrupted after step {self.progress.step}; the same command with --resume goes on from there"
         )
 
