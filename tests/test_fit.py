@@ -222,6 +222,47 @@ def test_a_run_that_could_not_be_saved_is_not_lost(tmp_path: Path, monkeypatch: 
     assert os.listdir(tmp_path) == ["model"]
 
 
+@pytest.mark.parametrize(("policy", "aim"), [("greedy", "loss"), ("reinforce", "reward")])
+def test_every_epoch_has_a_line(policy: Any, aim: str, capsys: pytest.CaptureFixture[str]) -> None:
+    config = replace(QUICK, objective=ObjectiveConfig(policy), measure="MRR")
+    history = fit(Seq2Slate.create(TRAIN, SMALL), TRAIN, VALID, config)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == len(history.epochs) == 3
+    for number, (line, epoch) in enumerate(zip(lines, history.epochs, strict=True), start=1):
+        assert line.split()[:6] == ["epoch", str(number), aim, f"{epoch['loss']:.4f}", "MRR", f"{epoch['MRR']:.4f}"]
+
+
+def test_the_learning_rate_warms_up_decays_and_falls_to_nothing() -> None:
+    config = replace(QUICK, learning_rate=0.5, warmup_steps=4, decay=0.5, decay_steps=10, anneal=True)
+    useful = sum(len(one.features) > 1 for one in TRAIN)
+    steps = 3 * -(-useful // 16)
+    rates = [
+        epoch["learning_rate"] for epoch in fit(Seq2Slate.create(TRAIN, SMALL), TRAIN, VALID, config, quiet=True).epochs
+    ]
+    expected = [
+        0.5 * min(1, (at + 1) / 4) * 0.5 ** (at // 10) * (1 - at / steps)
+        for at in range(steps // 3, steps + 1, steps // 3)
+    ]
+    assert rates == pytest.approx(expected)
+    assert rates[-1] == 0
+
+
+def test_gradients_are_clipped_and_weights_are_penalised(monkeypatch: pytest.MonkeyPatch) -> None:
+    norms: list[float] = []
+    step = torch.optim.Adam.step
+
+    def note_norm(self: torch.optim.Adam) -> object:
+        gradients = [weight.grad for group in self.param_groups for weight in group["params"]]
+        norms.append(float(torch.cat([gradient.flatten() for gradient in gradients]).norm()))
+        assert self.param_groups[0]["weight_decay"] == 0.25
+        return step(self)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", note_norm)
+    config = replace(QUICK, epochs=1, clip_norm=0.01, l2=0.25)
+    fit(Seq2Slate.create(TRAIN, SMALL), TRAIN, VALID, config, quiet=True)
+    assert norms == pytest.approx([0.01] * len(norms), rel=1e-3)
+
+
 def test_tensorboard_gets_its_scalars(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
     fit(Seq2Slate.create(TRAIN, SMALL), TRAIN, VALID, replace(QUICK, epochs=1), tensorboard=tmp_path, quiet=True)

@@ -19,6 +19,7 @@ class Watch:
 
     def __init__(self, config: TrainingConfig, tensorboard: Path | None, *, quiet: bool) -> None:
         self._config = config
+        self._aim = "reward" if config.objective.policy == "reinforce" else "loss"
         self._console = Console(stderr=True, quiet=quiet)
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[state]}"))
         self._bar = Progress(
@@ -44,7 +45,7 @@ class Watch:
 
     def say(self, message: str) -> None:
         """Print a line of its own."""
-        self._console.print(message, highlight=False)
+        self._console.print(message, highlight=False, markup=False, soft_wrap=True)
 
     def epoch_begins(self, epoch: int, n_lists: int, done: int) -> None:
         """Begin to count the lists of an epoch, of which some may be done already."""
@@ -59,11 +60,11 @@ class Watch:
         """Show one step."""
         self._lists_seen += n_lists
         speed = self._lists_seen / max(1e-9, time.monotonic() - self._began)
-        state = f"loss {loss:.4f} · {self._config.measure} {self._value:.4f} · {speed:,.0f} lists/s"
+        state = f"{self._aim} {loss:.4f} · {self._config.measure} {self._value:.4f} · {speed:,.0f} lists/s"
         if self._task is not None:
             self._bar.update(self._task, advance=n_lists, state=state)
         if self._writer is not None:
-            self._writer.add_scalar("train/loss", loss, step)
+            self._writer.add_scalar(f"train/{self._aim}", loss, step)
             self._writer.add_scalar("train/learning_rate", rate, step)
             self._writer.add_scalar("train/gradient_norm", norm, step)
             self._writer.add_scalar("train/lists_per_second", speed, step)
@@ -74,7 +75,8 @@ class Watch:
         speed = self._lists_seen / max(1e-9, time.monotonic() - self._began)
         mark = "  best so far" if better else ""
         self.say(
-            f"epoch {epoch + 1:3d}  loss {loss:8.4f}  {self._config.measure} {value:.4f}  {speed:7,.0f} lists/s{mark}"
+            f"epoch {epoch + 1:3d}  {self._aim} {loss:8.4f}  {self._config.measure} {value:.4f}"
+            f"  {speed:7,.0f} lists/s{mark}"
         )
         if self._writer is not None:
             self._writer.add_scalar(f"valid/{self._config.measure}", value, step)
