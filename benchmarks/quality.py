@@ -90,6 +90,8 @@ def print_ablation(split: Split, seeds: int) -> None:
         "without resemblance and prior": replace(default, network=replace(plain, base_prior=False)),
         "paper": paper,
     }
+    base = evaluate({}, split.valid).row("base", "NDCG@10").mean
+    print(f"base order: {base:.4f}")
     for name, preset in variants.items():
         values = []
         for seed in range(seeds):

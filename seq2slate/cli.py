@@ -13,13 +13,13 @@ from rich.console import Console
 
 from seq2slate import __version__
 from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
-from seq2slate.baselines.loading import load_ranker, parse_rankers
+from seq2slate.baselines.loading import LEARNERS, fit_ranker, load_ranker, parse_rankers
 from seq2slate.data.clicks import check_grades, label_log, make_user
 from seq2slate.data.files import is_split_folder, read, read_split, write, write_split
 from seq2slate.data.ranker import reorder_lists
 from seq2slate.data.summary import summarise
 from seq2slate.data.synthetic import generate
-from seq2slate.errors import Seq2SlateError
+from seq2slate.errors import Seq2SlateError, UsageError
 from seq2slate.evaluation.evaluate import evaluate as evaluate_rankers
 from seq2slate.metrics import DEFAULT_MEASURES, Measure
 
@@ -230,6 +230,10 @@ def train(
     valid: Annotated[
         str | None, typer.Option(help="Lists that choose the epoch; a tenth of TRAIN if not given.")
     ] = None,
+    ranker: Annotated[
+        str,
+        typer.Option(help=f"What to train: seq2slate, or {', '.join(LEARNERS)}, which take only --valid and --seed."),
+    ] = "seq2slate",
     preset: Annotated[PresetName, typer.Option(help="Where the choices start from.")] = PresetName.default,
     loss: Annotated[LossName | None, typer.Option(help="The loss of a step.")] = None,
     policy: Annotated[PolicyName | None, typer.Option(help="Where the slates come from that are learned from.")] = None,
@@ -249,12 +253,20 @@ def train(
     import torch
 
     from seq2slate.training.fit import TrainingInterruptedError
-    from seq2slate.training.train import Choices, train_model
+    from seq2slate.training.train import Choices, hold_out, train_model
 
     torch.set_num_threads(threads)
-    choices = Choices(preset, loss, policy, decoder, k, epochs, learning_rate, batch_size, seed)
     lists = read(data)
     chosen = None if valid is None else read(valid)
+    if ranker != "seq2slate":
+        given = (loss, policy, decoder, k, epochs, learning_rate, batch_size, tensorboard)
+        if resume or any(value is not None for value in given):
+            raise UsageError(f"the options of a network do not go with --ranker {ranker}")
+        learn, choose = (lists, chosen) if chosen is not None else hold_out(lists, seed=seed)
+        fit_ranker(ranker, learn, choose, seed=seed).save(out)
+        typer.echo(f"{out}: {ranker}, trained on {len(learn):,} lists")
+        return
+    choices = Choices(preset, loss, policy, decoder, k, epochs, learning_rate, batch_size, seed)
     try:
         _, history = train_model(lists, chosen, choices, out=out, resume=resume, tensorboard=tensorboard)
     except TrainingInterruptedError as interruption:

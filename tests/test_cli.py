@@ -205,3 +205,11 @@ def test_an_error_in_a_process_of_its_own_has_no_traceback(broken: Path) -> None
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "cut.txt.gz" in done.stderr
+
+
+def test_a_baseline_is_trained_by_name(folder: Path) -> None:
+    seq2slate("train", folder / "lists.parquet", "--out", folder / "mmr", "--ranker", "mmr")
+    seq2slate("rerank", folder / "mmr", folder / "lists.parquet", folder / "slates.jsonl", "--k", 2)
+    assert "item_id" in (folder / "slates.jsonl").read_text()
+    wrong = ["train", folder / "lists.parquet", "--out", folder / "x", "--ranker", "mmr", "--epochs", 3]
+    assert "do not go with --ranker mmr" in seq2slate(*wrong, code=2).err

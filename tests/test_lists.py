@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seq2slate.data.lists import ItemLists, batch_indices, offsets_from_lengths, padding_share
+from seq2slate.data.lists import MAX_PAIRS, ItemLists, batch_indices, offsets_from_lengths, padding_share
 from seq2slate.errors import DataError, UsageError
 
 LENGTHS = st.lists(st.integers(0, 7), min_size=1, max_size=12)
@@ -203,6 +203,16 @@ def test_batches_change_with_the_seed_and_only_with_it() -> None:
     assert sorted(map(sorted, orders[0])) != sorted(map(sorted, orders[2])), (
         "the company must change, not only the order"
     )
+
+
+def test_batches_of_long_lists_have_fewer_of_them() -> None:
+    lengths = np.array([2000] * 10 + [10] * 100)
+    for seed in (None, 0):
+        batches = batch_indices(lengths, 64, seed=seed)
+        assert sorted(np.concatenate(batches).tolist()) == list(range(110))
+        assert all(len(index) * int(lengths[index].max()) ** 2 <= MAX_PAIRS for index in batches)
+        assert max(map(len, batches)) == 64
+    assert [len(index) for index in batch_indices(np.array([10_000]), 64)] == [1], "one list is never cut"
 
 
 def test_bucketing_leaves_little_padding() -> None:

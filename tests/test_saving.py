@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from seq2slate.baselines.linear import RidgeRanker
-from seq2slate.baselines.loading import load_ranker, parse_ranker, parse_rankers
+from seq2slate.baselines.loading import LEARNERS, fit_ranker, load_ranker, parse_ranker, parse_rankers
 from seq2slate.data.lists import ItemLists
+from seq2slate.data.synthetic import generate
 from seq2slate.errors import DataError, UsageError
 from seq2slate.model.saving import FORMAT
 
@@ -80,6 +81,21 @@ def test_a_name_is_taken_from_the_text_or_the_folder(folder: Path) -> None:
         parse_ranker("nothing=here")
     with pytest.raises(UsageError, match="name the user"):
         parse_ranker("ceiling-shown")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in LEARNERS if kind != "ranklib"])
+def test_every_learner_is_fitted_saved_and_opened_by_its_name(kind: str, tmp_path: Path) -> None:
+    if kind in ("mart", "lambdamart", "random-forest"):
+        pytest.importorskip("lightgbm", reason="LightGBM is not installed")
+    lists = generate(40, items=8, features=6, seed=0)
+    ranker = fit_ranker(kind, lists, lists, seed=1)
+    ranker.save(tmp_path / kind)
+    np.testing.assert_array_equal(load_ranker(tmp_path / kind).rank(lists.batch()), ranker.rank(lists.batch()))
+
+
+def test_a_learner_that_does_not_exist_is_refused(lists: ItemLists) -> None:
+    with pytest.raises(UsageError, match="no ranker 'oracle' to train; choose one of ridge"):
+        fit_ranker("oracle", lists, lists)
 
 
 def test_two_rankers_need_two_names(folder: Path) -> None:

@@ -115,10 +115,12 @@ class _Diversifier(ABC):
         trade_offs: Sequence[float] = TRADE_OFFS,
         scalings: Sequence[Scaling] = SCALINGS,
         score_column: str | None = None,
+        seed: int = 0,
     ) -> Self:
         """Learn scales of the columns from `train`, and choose one of them and the trade-off that are best for `valid`.
 
-        Among equals the largest trade-off is taken, which stays closest to the order by relevance.
+        Among equals the largest trade-off is taken, which stays closest to the order by relevance. Nothing is drawn, so
+        the seed changes nothing.
         """
         if valid.labels is None or not (valid.labels > 0).any():
             raise DataError("the validation lists have no positive label, so that no trade-off is better than another")

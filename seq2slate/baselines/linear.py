@@ -33,8 +33,13 @@ class RidgeRanker:
     transform: FeatureTransform
 
     @classmethod
-    def fit(cls, lists: ItemLists, *, penalty: float = 1.0) -> RidgeRanker:
-        """Learn from labels or grades; `penalty` counts as so many items that pull every weight to 0."""
+    def fit(
+        cls, lists: ItemLists, valid: ItemLists | None = None, *, penalty: float = 1.0, seed: int = 0
+    ) -> RidgeRanker:
+        """Learn from labels or grades; `penalty` counts as so many items that pull every weight to 0.
+
+        There is nothing to choose or to draw: validation lists and seed are taken, as by every ranker, and not used.
+        """
         if lists.labels is None:
             raise DataError("a ridge ranker learns from labels, and these lists have none")
         transform = FeatureTransform.fit(lists)

@@ -3,42 +3,71 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import Any, Protocol
 
 from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
-from seq2slate.baselines.linear import RidgeRanker
 from seq2slate.baselines.order import BaseOrder, RandomOrder
-from seq2slate.baselines.trees import LambdaMart
 from seq2slate.data.clicks import User
+from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import Ranker
 from seq2slate.errors import DataError, UsageError
-from seq2slate.model.saving import SavedRanker, load_saved
+from seq2slate.model.saving import load_saved
 
-
-def _open_network(saved: SavedRanker) -> Ranker:
-    from seq2slate.model.seq2slate import Seq2Slate  # loads PyTorch, which no other ranker needs
-
-    return Seq2Slate.from_saved(saved)
-
-
-SAVED_RANKERS: dict[str, Callable[[SavedRanker], Ranker]] = {
-    "ridge": RidgeRanker.from_saved,
-    "lambdamart": LambdaMart.from_saved,
-    "seq2slate": _open_network,
+_CLASSES = {
+    "seq2slate": "seq2slate.model.seq2slate:Seq2Slate",
+    "ridge": "seq2slate.baselines.linear:RidgeRanker",
+    "coordinate-ascent": "seq2slate.baselines.coordinate_ascent:CoordinateAscent",
+    "adarank": "seq2slate.baselines.boosting:AdaRank",
+    "rankboost": "seq2slate.baselines.boosting:RankBoost",
+    "mart": "seq2slate.baselines.trees:Mart",
+    "lambdamart": "seq2slate.baselines.trees:LambdaMart",
+    "random-forest": "seq2slate.baselines.trees:RandomForest",
+    "ranknet": "seq2slate.baselines.neural:RankNet",
+    "listnet": "seq2slate.baselines.neural:ListNet",
+    "mmr": "seq2slate.baselines.diversity:Mmr",
+    "dpp": "seq2slate.baselines.diversity:GreedyDpp",
+    "ranklib": "seq2slate.baselines.ranklib:RankLibRanker",
 }
-"""The kinds of ranker that a folder may hold."""
+"""Every kind of ranker that can be trained and saved, and where it is; it is loaded when somebody asks for it."""
+
+LEARNERS = tuple(kind for kind in _CLASSES if kind != "seq2slate")
+"""The rankers that `fit_ranker` trains; the network has choices of its own, see `training.train`."""
 
 BUILT_IN = ("base", "random", "ceiling-logged", "ceiling-shown")
 """The rankers that need no folder; the ceilings need a simulated user and generated lists."""
 
 
+class SavableRanker(Ranker, Protocol):
+    """A ranker that can be written to a folder."""
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the ranker to a folder of its own."""
+        ...
+
+
+def fit_ranker(kind: str, train: ItemLists, valid: ItemLists, *, seed: int = 0) -> SavableRanker:
+    """Train a ranker of the given kind; the validation lists choose where a method has rounds or a trade-off."""
+    if kind not in LEARNERS:
+        raise UsageError(f"there is no ranker {kind!r} to train; choose one of {', '.join(LEARNERS)}")
+    ranker: SavableRanker = _class_of(kind).fit(train, valid, seed=seed)
+    return ranker
+
+
 def load_ranker(folder: str | os.PathLike[str]) -> Ranker:
     """Open the ranker that a folder holds, whatever its kind."""
     saved = load_saved(folder)
-    if saved.kind not in SAVED_RANKERS:
-        raise DataError(f"{folder} holds a {saved.kind!r} ranker; this seq2slate knows {', '.join(SAVED_RANKERS)}")
-    return SAVED_RANKERS[saved.kind](saved)
+    if saved.kind not in _CLASSES:
+        raise DataError(f"{folder} holds a {saved.kind!r} ranker; this seq2slate knows {', '.join(_CLASSES)}")
+    ranker: Ranker = _class_of(saved.kind).from_saved(saved)
+    return ranker
+
+
+def _class_of(kind: str) -> Any:
+    module, name = _CLASSES[kind].split(":")
+    return getattr(import_module(module), name)
 
 
 def parse_ranker(text: str, *, user: User | None = None, seed: int = 0) -> tuple[str, Ranker]:

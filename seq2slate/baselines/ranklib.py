@@ -149,11 +149,12 @@ class RankLibRanker:
         metric: str = "NDCG@10",
         options: Sequence[str] = (),
         ranklib: RankLib | None = None,
+        seed: int = 0,
     ) -> RankLibRanker:
         """Have RankLib train one of METHODS for one of its metrics, such as NDCG@10 or MAP.
 
         `options` are further options of RankLib, such as `["-tree", "300", "-thread", "2"]`. Without `ranklib` it is
-        looked for as `RankLib.find` does.
+        looked for as `RankLib.find` does. RankLib takes no seed, so this one changes nothing.
         """
         ranklib = ranklib or RankLib.find()
         if method not in METHODS:

@@ -24,6 +24,9 @@ Strings: TypeAlias = "pa.LargeStringArray"
 """A column of text: compact, and any entry may be missing (null)."""
 StringsLike: TypeAlias = "Sequence[str | None] | npt.NDArray[Any] | Strings"
 
+MAX_PAIRS = 1 << 24
+"""Batches of long lists have fewer lists, so that an array with a number for each pair of items stays below 64 MB."""
+
 _PER_ITEM = {"axis": "item"}
 _PER_LIST = {"axis": "list"}
 
@@ -303,7 +306,8 @@ class ItemLists:
         """Yield every list once, in batches of lists of similar length so that little is padding.
 
         Without a seed the order is fixed (by length). With one, both the company a list keeps and the order of the
-        batches change with it; lists are then sorted by length only within random pools of 64 batches.
+        batches change with it; lists are then sorted by length only within random pools of 64 batches. A batch of very
+        long lists has fewer of them (`MAX_PAIRS`).
         """
         for index in batch_indices(self.lengths, batch_size, seed=seed):
             yield self.batch(index)
@@ -421,7 +425,8 @@ def batch_indices(lengths: IntArray, batch_size: int, *, seed: int | None = None
         raise UsageError(f"batch_size must be at least 1, got {batch_size}")
     if seed is None:
         order = np.argsort(lengths, kind="stable")
-        return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+        batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+        return [part for batch in batches for part in _bounded(batch, lengths)]
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(lengths))
     pool = 64 * batch_size
@@ -430,7 +435,15 @@ def batch_indices(lengths: IntArray, batch_size: int, *, seed: int | None = None
         members = order[start : start + pool]
         members = members[np.argsort(lengths[members], kind="stable")]
         batches += [members[at : at + batch_size] for at in range(0, len(members), batch_size)]
+    batches = [part for batch in batches for part in _bounded(batch, lengths)]
     return [batches[number] for number in rng.permutation(len(batches))]
+
+
+def _bounded(batch: IntArray, lengths: IntArray) -> list[IntArray]:
+    """Return the batch in as many parts as it takes for none to have more than `MAX_PAIRS` pairs of items."""
+    longest = max(1, int(lengths[batch].max(initial=0)))
+    parts = -(-len(batch) * longest**2 // MAX_PAIRS)
+    return np.array_split(batch, min(parts, len(batch))) if len(batch) else [batch]
 
 
 def padding_share(lengths: IntArray, batches: Sequence[IntArray]) -> float:

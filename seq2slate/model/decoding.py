@@ -55,7 +55,7 @@ def decode(
 
     With `positives` (B, N) a list may end once none of them is left, in training, where nothing that follows matters.
     """
-    if temperature <= 0:
+    if not temperature > 0:
         raise UsageError(f"temperature must be above 0, got {temperature}")
     if k is not None and k < 1:
         raise UsageError(f"k must be at least 1, got {k}")

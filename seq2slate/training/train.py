@@ -45,6 +45,14 @@ def _chosen(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
+def hold_out(lists: ItemLists, *, seed: int) -> tuple[ItemLists, ItemLists]:
+    """Return the lists to learn from, and a tenth to choose with."""
+    if len(lists) < 2:
+        raise DataError("one list cannot be both learned from and validated on: give validation lists")
+    train, valid = lists.split(1 - max(0.1, 1 / len(lists)), seed=seed)
+    return train, valid
+
+
 def train_model(
     train: ItemLists,
     valid: ItemLists | None = None,
@@ -62,9 +70,7 @@ def train_model(
     choices = choices or Choices()
     preset = choices.resolve()
     if valid is None:
-        if len(train) < 2:
-            raise DataError("one list cannot be both learned from and validated on: give validation lists")
-        train, valid = train.split(1 - max(0.1, 1 / len(train)), seed=choices.seed)
+        train, valid = hold_out(train, seed=choices.seed)
     model = Seq2Slate.create(train, preset.network, seed=choices.seed)
     checkpoints = None if out is None else out.with_name(f"{out.name}.checkpoints")
     history = fit(
