@@ -1,14 +1,14 @@
 /* The inner loops of the network, for the CPU. native.py compiles this file once with the machine's own C compiler;
  * kernels.py holds the same functions in PyTorch, which run where there is no compiler and check these in the tests.
  * All arrays are float32 (indices int64, flags uint8) and contiguous. */
-#include <float.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define BLOCK 64 /* units handled at once: few enough that the sums over items stay in registers */
+#define ITEMS_AT_ONCE 64 /* items whose numbers are gathered before they are scored */
 #define ENOUGH_WORK 65536 /* elements below which a second thread costs more than it brings */
-#define LISTS_AT_ONCE 32 /* lists decoded together: enough for fast products, few enough for their keys to stay in the cache */
+#define LISTS_AT_ONCE 16 /* lists decoded together: enough for fast products, few enough for their keys to stay in the cache */
 
 #define PRODUCT_LIMIT 1e9f /* of e^{2a} e^{2b} in scores, where four are multiplied; tanh is 1 to within 2e-9 there */
 
@@ -170,22 +170,33 @@ static inline float largest(int64_t count, const float *restrict x) {
     return most;
 }
 
-/* The scores of the items of a list (n, d) that are left; what was in the place of the others stays. `top` is the largest of
- * the keys: if no product with the query can reach the limit, it need not be looked for. */
-static inline void scores_of_list(int64_t n, int64_t d, float total, float top, const float *keys, const float *query,
-                                  const float *v, const uint8_t *left, float *scores) {
+/* The scores of the items of a list (n, d) that are left, with their bias if there is one; what stood in the place of the
+ * others stays. Returns the item with the largest score, the first of them, or -1 if none is left. `top` is the largest of the
+ * keys: if no product with the query can reach the limit, it need not be looked for. */
+static inline int64_t scores_of_list(int64_t n, int64_t d, float total, float top, const float *keys, const float *query,
+                                     const float *v, const float *bias, const uint8_t *left, float *scores) {
     const int safe = top * largest(d, query) < PRODUCT_LIMIT;
-    int64_t item[4], count = 0;
-    for (int64_t i = 0; i < n; i++) {
-        if (left[i]) item[count++] = i;
-        if (count < 4 && (i < n - 1 || !count)) continue;
-        for (int64_t k = count; k < 4; k++) item[k] = item[0]; /* fewer than four at the end: some are scored again */
-        const float *four[4] = {keys + item[0] * d, keys + item[1] * d, keys + item[2] * d, keys + item[3] * d};
-        float values[4];
-        scores_of_four(d, total, safe, four, query, v, values);
-        for (int64_t k = 0; k < count; k++) scores[item[k]] = values[k];
-        count = 0;
+    int64_t item[ITEMS_AT_ONCE + 4], count = 0, best = -1;
+    for (int64_t start = 0; start < n; start += ITEMS_AT_ONCE) {
+        const int64_t stop = start + ITEMS_AT_ONCE < n ? start + ITEMS_AT_ONCE : n;
+        for (int64_t i = start; i < stop; i++) item[count] = i, count += left[i]; /* no branch: nobody can predict it */
+        int64_t at = 0;
+        for (; at + 4 <= count || (stop == n && at < count); at += 4) {
+            const int64_t real = count - at < 4 ? count - at : 4; /* at the end some are scored again */
+            const float *four[4];
+            float values[4];
+            for (int64_t k = 0; k < 4; k++) four[k] = keys + item[at + (k < real ? k : 0)] * d;
+            scores_of_four(d, total, safe, four, query, v, values);
+            for (int64_t k = 0; k < real; k++) {
+                const int64_t i = item[at + k];
+                scores[i] = values[k] + (bias ? bias[i] : 0.0f);
+                if (best < 0 || scores[i] > scores[best]) best = i;
+            }
+        }
+        for (int64_t k = at; k < count; k++) item[k - at] = item[k];
+        count = at < count ? count - at : 0;
     }
+    return best;
 }
 
 /* Draw from the softmax of score * sharpness: the first item at which the running sum of e^... passes draw * total. */
@@ -214,15 +225,11 @@ typedef struct {
 static inline int64_t place_next(const decoding *now, int64_t b, int64_t step, float total, float top, const float *query) {
     const int64_t n = now->n, d = now->d;
     const uint8_t *left = now->left + b * n;
-    float *score = now->scores + (b * now->steps + step) * n, best = -FLT_MAX;
-    int64_t choice = -1;
-    scores_of_list(n, d, total, top, now->keys + b * n * d, query, now->v, left, score);
-    for (int64_t i = 0; i < n; i++) {
-        if (!left[i]) continue;
-        if (now->bias) score[i] += now->bias[b * n + i];
-        if (choice < 0 || score[i] > best) best = score[i], choice = i;
-    }
-    if (now->draws && choice >= 0) choice = sampled(n, left, score, now->sharpness, best, now->draws[b * now->steps + step]);
+    const float *bias = now->bias ? now->bias + b * n : NULL;
+    float *score = now->scores + (b * now->steps + step) * n;
+    int64_t choice = scores_of_list(n, d, total, top, now->keys + b * n * d, query, now->v, bias, left, score);
+    if (now->draws && choice >= 0)
+        choice = sampled(n, left, score, now->sharpness, score[choice], now->draws[b * now->steps + step]);
     now->slates[b * now->steps + step] = choice;
     if (choice < 0) return choice;
     now->left[b * n + choice] = 0;
@@ -345,12 +352,16 @@ static void decode_block(gemm_function *gemm, const decoding *now, const decoder
             const int64_t b = list[r], choice = place_next(now, b, step, total, top[r], query + r * d);
             pending[r] -= choice < 0 || net->wanted[b * n + choice];
             if (choice < 0 || pending[r] <= 0) continue;
-            memcpy(h + going_on * d, h_next + r * d, d * sizeof(float));
-            memcpy(c + going_on * d, c_next + r * d, d * sizeof(float));
+            if (going_on < r) { /* a list before it has ended */
+                memcpy(h_next + going_on * d, h_next + r * d, d * sizeof(float));
+                memcpy(c_next + going_on * d, c_next + r * d, d * sizeof(float));
+            }
             memcpy(x + going_on * f, net->items + (choice * now->lists + b) * f, f * sizeof(float));
             top[going_on] = top[r], pending[going_on] = pending[r], list[going_on++] = b;
         }
         active = going_on;
+        float *h_done = h, *c_done = c;
+        h = h_next, c = c_next, h_next = h_done, c_next = c_done;
     }
 }
 
@@ -386,7 +397,7 @@ int pointer_forward(int64_t rows, int64_t n, int64_t d, int64_t steps, const int
         for (int64_t j = 0; left && j < stops[row]; j++) {
             for (int64_t i = 0; i < n; i++) left[i] = slots[b * n + i] >= j;
             const float *query = queries + (j * rows + row) * d;
-            scores_of_list(n, d, total, top, keys + b * n * d, query, v, left, scores + (b * steps + j) * n);
+            scores_of_list(n, d, total, top, keys + b * n * d, query, v, NULL, left, scores + (b * steps + j) * n);
         }
         free(left);
     }
