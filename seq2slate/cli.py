@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -244,8 +245,9 @@ def train(
     batch_size: Annotated[int | None, typer.Option(min=1, help="Lists in a step.")] = None,
     seed: Seed = 0,
     threads: Annotated[
-        int, typer.Option(min=1, help="Of PyTorch and the C kernels; small networks gain little from more.")
-    ] = 1,
+        int | None,
+        typer.Option(min=1, help="Of PyTorch and the C kernels; as OMP_NUM_THREADS says, or else all cores up to 4."),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard scalars.")] = None,
 ) -> None:
@@ -255,7 +257,8 @@ def train(
     from seq2slate.training.fit import TrainingInterruptedError
     from seq2slate.training.train import Choices, hold_out, train_model
 
-    torch.set_num_threads(threads)
+    if threads is not None or "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(threads or min(4, os.cpu_count() or 1))
     lists = read(data)
     chosen = None if valid is None else read(valid)
     if ranker != "seq2slate":
