@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import shutil
 import signal
 import threading
@@ -134,6 +133,7 @@ class _Run:
         self.best_weights: dict[str, Tensor] = {}
         self.identity = _identity(config, model, train, valid)
         self.inputs = None if config.max_items else InputLists.of(self.train_lists, model.transform)
+        self.epoch_batches = 1
         self.saved_at = time.monotonic()
 
     def train(self, interrupted: threading.Event) -> History:
@@ -156,6 +156,7 @@ class _Run:
         batches = batch_indices(
             inputs.lengths, self.config.batch_size, seed=_epoch_seed(self.config.seed, progress.epoch)
         )
+        self.epoch_batches = len(batches)
         self.network.train()
         self.watch.epoch_begins(progress.epoch, len(inputs.lengths), progress.epoch_lists)
         for index in batches[progress.batch :]:
@@ -176,7 +177,7 @@ class _Run:
 
     def _step(self, inputs: InputLists, labels: np.ndarray[Any, Any], index: IntArray) -> None:
         progress, device = self.progress, self.model.device
-        rate = self._learning_rate(progress.step)
+        rate = self._learning_rate()
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         batch = inputs.batch(index).to(device)
@@ -202,21 +203,20 @@ class _Run:
             f"{' …' if len(index) > 10 else ''}: look at their values, or lower the learning rate ({rate:g})"
         )
 
-    def _learning_rate(self, step: int) -> float:
-        config = self.config
-        warm = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
-        steps = config.epochs * math.ceil(len(self.train_lists) / config.batch_size)
-        left = 1 - step / steps if config.anneal else 1.0
-        return float(config.learning_rate * config.decay ** (step // config.decay_steps) * warm * left)
+    def _learning_rate(self) -> float:
+        """Return the learning rate of the next step."""
+        config, progress = self.config, self.progress
+        warm = min(1.0, (progress.step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
+        done = (progress.epoch + progress.batch / self.epoch_batches) / config.epochs
+        left = 1 - done if config.anneal else 1.0
+        return float(config.learning_rate * config.decay ** (progress.step // config.decay_steps) * warm * left)
 
     def _end_epoch(self) -> None:
         progress = self.progress
         self.network.eval()
         value = self._validate()
         loss = progress.epoch_loss / max(1, progress.epoch_lists)
-        progress.history.append(
-            {"loss": loss, self.config.measure: value, "learning_rate": self._learning_rate(progress.step)}
-        )
+        progress.history.append({"loss": loss, self.config.measure: value, "learning_rate": self._learning_rate()})
         better = value > progress.best or progress.best_epoch < 0
         if better:
             progress.best, progress.best_epoch = value, progress.epoch
