@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from seq2slate.data.lists import batch_indices, padding_share
+from seq2slate.data.batching import batch_indices, padding_share
 from seq2slate.data.synthetic import generate
 
 

@@ -21,7 +21,8 @@ from seq2slate.baselines.boosting import (
     raw_columns,
     weak_measures,
 )
-from seq2slate.baselines.coordinate_ascent import ScoredNdcg, scaled_columns
+from seq2slate.baselines.coordinate_ascent import ScoredNdcg
+from seq2slate.baselines.linear import scaled_columns
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.letor import read_letor
 from seq2slate.data.lists import FloatArray, ItemLists

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from seq2slate.baselines.coordinate_ascent import Climb, CoordinateAscent, LineSearch, ScoredNdcg, scaled_columns
+from seq2slate.baselines.coordinate_ascent import Climb, CoordinateAscent, LineSearch, ScoredNdcg
+from seq2slate.baselines.linear import scaled_columns
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.letor import read_letor
 from seq2slate.data.lists import FloatArray, ItemLists

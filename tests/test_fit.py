@@ -248,7 +248,7 @@ def test_the_learning_rate_warms_up_decays_and_falls_to_nothing() -> None:
 
 
 def test_the_learning_rate_falls_to_nothing_when_long_lists_make_more_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seq2slate.data.lists.MAX_PAIRS", 100)  # one or two lists of 8 items in a batch
+    monkeypatch.setattr("seq2slate.data.batching.MAX_PAIRS", 100)  # one or two lists of 8 items in a batch
     history = fit(Seq2Slate.create(TRAIN, SMALL), TRAIN, VALID, replace(QUICK, anneal=True), quiet=True)
     rates = [epoch["learning_rate"] / QUICK.learning_rate for epoch in history.epochs]
     assert rates == pytest.approx([2 / 3, 1 / 3, 0])

@@ -34,7 +34,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from seq2slate.baselines.coordinate_ascent import ScoredNdcg, scaled_columns, weighted_sum
+from seq2slate.baselines.coordinate_ascent import ScoredNdcg
+from seq2slate.baselines.linear import WeightedColumns, scaled_columns, weighted_sum
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import Batch, BoolArray, FloatArray, IntArray, ItemLists
 from seq2slate.data.ranker import slates_from_scores
@@ -53,8 +54,7 @@ _LEAST_AGREEMENT = 1e-9  # less is rounding
 _NEARLY_ONE = 1 - 1e-9  # a weak ranker without a fault would get an infinite weight
 
 
-@dataclass(frozen=True, eq=False)
-class AdaRank:
+class AdaRank(WeightedColumns):
     """A weighted sum of scaled columns, added one by one for the lists that are still ordered badly.
 
     >>> features = np.random.default_rng(0).normal(size=(200, 3))
@@ -63,9 +63,7 @@ class AdaRank:
     np.int64(1)
     """
 
-    weights: FloatArray
-    """(F + 1,) one for each of the `scaled_columns`."""
-    transform: FeatureTransform
+    kind = "adarank"
 
     @classmethod
     def fit(cls, train: ItemLists, valid: ItemLists, *, rounds: int = 500, seed: int = 0) -> AdaRank:
@@ -84,23 +82,6 @@ class AdaRank:
             if number - best_round >= PATIENCE:
                 break
         return cls(best.astype(np.float32), transform)
-
-    def rank(self, batch: Batch, k: int | None = None) -> IntArray:
-        """Sort by the weighted sum of the columns."""
-        return slates_from_scores(batch.pad(self.score(batch.lists)), batch.mask, k)
-
-    def score(self, lists: ItemLists) -> FloatArray:
-        """Return the weighted sum (T,) of the columns of each item."""
-        return weighted_sum(scaled_columns(self.transform, lists), self.weights)
-
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the ranker to a folder of its own."""
-        SavedRanker("adarank", {}, {"weights": self.weights}, self.transform).save(folder)
-
-    @classmethod
-    def from_saved(cls, saved: SavedRanker) -> AdaRank:
-        """Build the ranker from what its folder holds."""
-        return cls(saved.weights["weights"], saved.transform)
 
 
 def added_columns(columns: FloatArray, measure: ScoredNdcg) -> Iterator[Values]:

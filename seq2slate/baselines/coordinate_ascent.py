@@ -16,7 +16,6 @@ Departures from the paper and from RankLib:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -24,12 +23,12 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
+from seq2slate.baselines.linear import WeightedColumns, scaled_columns, weighted_sum
+from seq2slate.data.batching import batch_indices
 from seq2slate.data.features import FeatureTransform
-from seq2slate.data.lists import Batch, BoolArray, FloatArray, IntArray, ItemLists, batch_indices
-from seq2slate.data.ranker import slates_from_scores
+from seq2slate.data.lists import BoolArray, FloatArray, IntArray, ItemLists
 from seq2slate.errors import DataError, UsageError
 from seq2slate.metrics import Values
-from seq2slate.model.saving import SavedRanker
 from seq2slate.progress import track
 
 CUT = 10
@@ -41,8 +40,7 @@ _LEAST_GAIN = 1e-4  # of a sweep; less is not worth another one
 _BLOCK_PAIRS = 1 << 15  # worked on at once, so that temporary arrays stay in the cache
 
 
-@dataclass(frozen=True, eq=False)
-class CoordinateAscent:
+class CoordinateAscent(WeightedColumns):
     """Linear weights that climb NDCG@10, one at a time.
 
     >>> features = np.random.default_rng(0).normal(size=(200, 3))
@@ -52,9 +50,7 @@ class CoordinateAscent:
     1
     """
 
-    weights: FloatArray
-    """(F + 1,) one for each of the `scaled_columns`."""
-    transform: FeatureTransform
+    kind = "coordinate-ascent"
 
     @classmethod
     def fit(
@@ -82,34 +78,6 @@ class CoordinateAscent:
             if value > best_value:
                 best, best_value = weights, value
         return cls(best.astype(np.float32), transform)
-
-    def rank(self, batch: Batch, k: int | None = None) -> IntArray:
-        """Sort by the weighted sum of the columns."""
-        return slates_from_scores(batch.pad(self.score(batch.lists)), batch.mask, k)
-
-    def score(self, lists: ItemLists) -> FloatArray:
-        """Return the weighted sum (T,) of the columns of each item."""
-        return weighted_sum(scaled_columns(self.transform, lists), self.weights)
-
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the ranker to a folder of its own."""
-        SavedRanker("coordinate-ascent", {}, {"weights": self.weights}, self.transform).save(folder)
-
-    @classmethod
-    def from_saved(cls, saved: SavedRanker) -> CoordinateAscent:
-        """Build the ranker from what its folder holds."""
-        return cls(saved.weights["weights"], saved.transform)
-
-
-def scaled_columns(transform: FeatureTransform, lists: ItemLists) -> FloatArray:
-    """Return (T, F + 1) the scaled dense columns and, last, −log(1 + base position), which spreads about as wide."""
-    return np.column_stack([transform.apply(lists).dense, -np.log1p(lists.positions.astype(np.float32))])
-
-
-def weighted_sum(columns: FloatArray, weights: npt.NDArray[np.floating]) -> FloatArray:
-    """Return (T,) the columns times the weights: unlike BLAS, the same for an item in whatever company it stands."""
-    scores: FloatArray = (columns * weights.astype(np.float32)).sum(axis=1, dtype=np.float32)
-    return scores
 
 
 @dataclass(frozen=True, eq=False)

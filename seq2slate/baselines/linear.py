@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists
@@ -54,8 +56,7 @@ class RidgeRanker:
 
     def score(self, lists: ItemLists) -> FloatArray:
         """Return the predicted label (T,) of each item, up to a constant."""
-        scores: FloatArray = (self.transform.apply(lists).dense * self.weights).sum(axis=1, dtype=np.float32)
-        return scores
+        return weighted_sum(self.transform.apply(lists).dense, self.weights)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the ranker to a folder of its own."""
@@ -65,3 +66,43 @@ class RidgeRanker:
     def from_saved(cls, saved: SavedRanker) -> RidgeRanker:
         """Build the ranker from what its folder holds."""
         return cls(saved.weights["weights"], saved.transform)
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedColumns:
+    """Sorts by a weighted sum of the `scaled_columns`; the rankers made of it say how the weights are found."""
+
+    kind: ClassVar[str]
+    """The name under which the ranker is saved."""
+
+    weights: FloatArray
+    """(F + 1,) one for each of the `scaled_columns`."""
+    transform: FeatureTransform
+
+    def rank(self, batch: Batch, k: int | None = None) -> IntArray:
+        """Sort by the weighted sum of the columns."""
+        return slates_from_scores(batch.pad(self.score(batch.lists)), batch.mask, k)
+
+    def score(self, lists: ItemLists) -> FloatArray:
+        """Return the weighted sum (T,) of the columns of each item."""
+        return weighted_sum(scaled_columns(self.transform, lists), self.weights)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the ranker to a folder of its own."""
+        SavedRanker(self.kind, {}, {"weights": self.weights}, self.transform).save(folder)
+
+    @classmethod
+    def from_saved(cls, saved: SavedRanker) -> Self:
+        """Build the ranker from what its folder holds."""
+        return cls(saved.weights["weights"], saved.transform)
+
+
+def scaled_columns(transform: FeatureTransform, lists: ItemLists) -> FloatArray:
+    """Return (T, F + 1) the scaled dense columns and, last, −log(1 + base position), which spreads about as wide."""
+    return np.column_stack([transform.apply(lists).dense, -np.log1p(lists.positions.astype(np.float32))])
+
+
+def weighted_sum(columns: FloatArray, weights: npt.NDArray[np.floating]) -> FloatArray:
+    """Return (T,) the columns times the weights: unlike BLAS, the same for an item in whatever company it stands."""
+    scores: FloatArray = (columns * weights.astype(np.float32)).sum(axis=1, dtype=np.float32)
+    return scores

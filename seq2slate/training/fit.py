@@ -23,7 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seq2slate.data.lists import IntArray, ItemLists, batch_indices
+from seq2slate.data.batching import batch_indices
+from seq2slate.data.lists import IntArray, ItemLists
 from seq2slate.errors import DataError, Seq2SlateError, UsageError
 from seq2slate.metrics import Measure
 from seq2slate.model.inputs import InputLists
@@ -303,7 +304,8 @@ def _identity(config: TrainingConfig, model: Seq2Slate, *parts: ItemLists) -> st
     digest = hashlib.sha256(json.dumps([asdict(config), asdict(model.network.config)]).encode())
     for lists in parts:
         assert lists.labels is not None, "fit has looked"
-        digest.update(lists.offsets.tobytes() + lists.labels.tobytes() + lists.features.tobytes())
+        for array in (lists.offsets, lists.labels, lists.features):
+            digest.update(array.data)  # as it lies: a copy of all features would be large
     return digest.hexdigest()
 
 
