@@ -300,6 +300,16 @@ def rerank(
 
 
 @app.command()
+def report(
+    run_dir: Annotated[Path, typer.Argument(help="Folder of a run, as `reproduce` writes it.")],
+) -> None:
+    """Write report.html, one file with tables and pictures of a run, and the pictures beside it."""
+    from seq2slate.evaluation.report import write_report
+
+    typer.echo(write_report(run_dir))
+
+
+@app.command()
 def demo(
     lists: Annotated[int, typer.Option(min=50, help="Number of lists to generate.")] = 8000,
     items: Annotated[float, typer.Option(min=5, help="Mean number of items of a list.")] = 25,
