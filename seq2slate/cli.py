@@ -14,7 +14,7 @@ from rich.console import Console
 
 from seq2slate import __version__
 from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
-from seq2slate.baselines.loading import LEARNERS, fit_ranker, load_ranker, parse_rankers
+from seq2slate.baselines.loading import LEARNERS, RERANKERS, fit_ranker, load_ranker, parse_rankers
 from seq2slate.data.clicks import check_grades, label_log, make_user
 from seq2slate.data.files import is_split_folder, read, read_split, write, write_split
 from seq2slate.data.ranker import reorder_lists
@@ -71,6 +71,9 @@ class PresetName(StrEnum):
 
     default = "default"
     paper = "paper"
+    dlcm = "dlcm"
+    prm = "prm"
+    setrank = "setrank"
 
 
 class LossName(StrEnum):
@@ -233,9 +236,14 @@ def train(
     ] = None,
     ranker: Annotated[
         str,
-        typer.Option(help=f"What to train: seq2slate, or {', '.join(LEARNERS)}, which take only --valid and --seed."),
+        typer.Option(
+            help=f"What to train: seq2slate; {', '.join(RERANKERS)}, which are presets of it; or "
+            f"{', '.join(name for name in LEARNERS if name not in RERANKERS)}, which take only --valid and --seed."
+        ),
     ] = "seq2slate",
-    preset: Annotated[PresetName, typer.Option(help="Where the choices start from.")] = PresetName.default,
+    preset: Annotated[
+        PresetName | None, typer.Option(help="Where the choices start from; default unless given.")
+    ] = None,
     loss: Annotated[LossName | None, typer.Option(help="The loss of a step.")] = None,
     policy: Annotated[PolicyName | None, typer.Option(help="Where the slates come from that are learned from.")] = None,
     decoder: Annotated[DecoderName | None, typer.Option(help="Place items step by step, or sort once.")] = None,
@@ -261,15 +269,19 @@ def train(
         torch.set_num_threads(threads or min(4, os.cpu_count() or 1))
     lists = read(data)
     chosen = None if valid is None else read(valid)
-    if ranker != "seq2slate":
-        given = (loss, policy, decoder, k, epochs, learning_rate, batch_size, tensorboard)
+    if ranker in RERANKERS:
+        if preset is not None:
+            raise UsageError(f"--ranker {ranker} is a preset itself: leave out --preset")
+        preset = PresetName(ranker)
+    elif ranker != "seq2slate":
+        given = (preset, loss, policy, decoder, k, epochs, learning_rate, batch_size, tensorboard)
         if resume or any(value is not None for value in given):
             raise UsageError(f"the options of a network do not go with --ranker {ranker}")
         learn, choose = (lists, chosen) if chosen is not None else hold_out(lists, seed=seed)
         fit_ranker(ranker, learn, choose, seed=seed).save(out)
         typer.echo(f"{out}: {ranker}, trained on {len(learn):,} lists")
         return
-    choices = Choices(preset, loss, policy, decoder, k, epochs, learning_rate, batch_size, seed)
+    choices = Choices(preset or PresetName.default, loss, policy, decoder, k, epochs, learning_rate, batch_size, seed)
     try:
         _, history = train_model(lists, chosen, choices, out=out, resume=resume, tensorboard=tensorboard)
     except TrainingInterruptedError as interruption:

@@ -72,6 +72,8 @@ class ReferenceNetwork:
 
     def encode(self, one: OneList) -> Memory:
         items = self.item_vectors(one)
+        if self.config.encoder == "attention":
+            return Memory(items, *self.attend(items), *self.terms_beyond_the_paper(items))
         vectors, states = items, []
         for layer in range(self.config.layers):
             outputs, ends = [], []
@@ -127,6 +129,42 @@ class ReferenceNetwork:
         reset, update = (sigmoid(from_input[gate] + from_hidden[gate]) for gate in (0, 1))
         new = torch.tanh(from_input[2] + reset * from_hidden[2])
         return ((1 - update) * new + update * h,)
+
+    # Self-attention
+
+    def attend(self, items: list[Tensor]) -> tuple[list[Tensor], list[State]]:
+        """Return what the blocks make of the items, and the decoder's first state."""
+        vectors = [self.linear("encoder.project", x) for x in items]
+        if self.config.position_embedding:
+            vectors = [x + self.weights["encoder.positions"][min(i, 127)] for i, x in enumerate(vectors)]
+        for layer in range(self.config.layers):
+            vectors = self.attention_block(f"encoder.blocks.{layer}", vectors)
+        nothing = torch.zeros(self.config.hidden, dtype=torch.float64)
+        mean = sum(vectors, start=nothing) / max(1, len(vectors))
+        return vectors, [(torch.tanh(mean), mean)[: 2 if self.config.cell == "lstm" else 1]]
+
+    def attention_block(self, block: str, vectors: list[Tensor]) -> list[Tensor]:
+        width = self.config.hidden // self.config.heads
+        parts = [self.linear(f"{block}.queries_keys_values", x).chunk(3) for x in vectors]
+        outputs = []
+        for x, (query, _, _) in zip(vectors, parts, strict=True):
+            found = []
+            for head in range(self.config.heads):
+                of_head = slice(head * width, (head + 1) * width)
+                weights = [torch.exp(query[of_head] @ key[of_head] / math.sqrt(width)) for _, key, _ in parts]
+                values = [value[of_head] for _, _, value in parts]
+                found.append(sum(w * v for w, v in zip(weights, values, strict=True)) / sum_of(iter(weights)))
+            y = self.layer_norm(f"{block}.attended_norm", x + self.linear(f"{block}.join", torch.cat(found)))
+            wide = self.linear(f"{block}.widen", y).clamp(min=0)
+            outputs.append(self.layer_norm(f"{block}.norm", y + self.linear(f"{block}.narrow", wide)))
+        return outputs
+
+    def linear(self, name: str, x: Tensor) -> Tensor:
+        return self.weights[f"{name}.weight"] @ x + self.weights[f"{name}.bias"]
+
+    def layer_norm(self, name: str, x: Tensor) -> Tensor:
+        spread = torch.sqrt(((x - x.mean()) ** 2).mean() + 1e-5)
+        return self.weights[f"{name}.weight"] * (x - x.mean()) / spread + self.weights[f"{name}.bias"]
 
     # Terms beyond the paper
 
@@ -293,6 +331,25 @@ VARIANTS: dict[str, tuple[InputSizes, NetworkConfig]] = {
         ("resemblance", PLAIN, {"resemblance": True}),
         ("resemblance and prior", PLAIN, {"resemblance": True, "base_prior": True}),
         ("an odd width", PLAIN, {"hidden": 5}),
+        ("attention", PLAIN, {"encoder": "attention", "heads": 2}),
+        (
+            "attention, positions, one-step",
+            PLAIN,
+            {"encoder": "attention", "heads": 3, "layers": 2, "position_embedding": True, "decoder": "one-step"},
+        ),
+        (
+            "everything, attention, gru",
+            RICH,
+            {
+                "encoder": "attention",
+                "heads": 2,
+                "layers": 2,
+                "cell": "gru",
+                "position_embedding": True,
+                "base_prior": True,
+                "resemblance": True,
+            },
+        ),
         (
             "everything",
             RICH,

@@ -213,3 +213,15 @@ def test_a_baseline_is_trained_by_name(folder: Path) -> None:
     assert "item_id" in (folder / "slates.jsonl").read_text()
     wrong = ["train", folder / "lists.parquet", "--out", folder / "x", "--ranker", "mmr", "--epochs", 3]
     assert "do not go with --ranker mmr" in seq2slate(*wrong, code=2).err
+    wrong = ["train", folder / "lists.parquet", "--out", folder / "x", "--ranker", "mmr", "--preset", "paper"]
+    assert "do not go with --ranker mmr" in seq2slate(*wrong, code=2).err
+
+
+def test_a_preset_is_trained_by_the_name_of_the_ranker_and_takes_the_options_of_a_network(folder: Path) -> None:
+    arguments = ["train", folder / "lists.parquet", "--epochs", 1, "--seed", 2]
+    seq2slate(*arguments, "--out", folder / "by ranker", "--ranker", "prm")
+    seq2slate(*arguments, "--out", folder / "by preset", "--preset", "prm")
+    by_ranker, by_preset = (folder / name / "weights.safetensors" for name in ("by ranker", "by preset"))
+    assert by_ranker.read_bytes() == by_preset.read_bytes()
+    done = seq2slate(*arguments, "--out", folder / "x", "--ranker", "prm", "--preset", "paper", code=2)
+    assert "a preset itself" in done.err

@@ -84,10 +84,13 @@ def test_the_best_epoch_is_kept_not_the_last(monkeypatch: pytest.MonkeyPatch) ->
     assert weights(model) == kept[1] != kept[3]
 
 
-def test_an_interrupted_run_resumes_to_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    straight = Seq2Slate.create(TRAIN, SMALL)
+@pytest.mark.parametrize("network", [SMALL, replace(SMALL, encoder="attention", position_embedding=True)])
+def test_an_interrupted_run_resumes_to_the_same_weights(
+    network: NetworkConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    straight = Seq2Slate.create(TRAIN, network)
     fit(straight, TRAIN, VALID, QUICK, quiet=True)
-    model, folder = Seq2Slate.create(TRAIN, SMALL), tmp_path / "checkpoints"
+    model, folder = Seq2Slate.create(TRAIN, network), tmp_path / "checkpoints"
     calls, step = 0, Objective.__call__
 
     def press_ctrl_c(self: Objective, *arguments: object) -> object:
@@ -101,7 +104,7 @@ def test_an_interrupted_run_resumes_to_the_same_weights(tmp_path: Path, monkeypa
     for resume in (False, True):
         with pytest.raises(TrainingStoppedError, match="--resume"):
             fit(model, TRAIN, VALID, QUICK, checkpoints=folder, resume=resume, quiet=True)
-        model = Seq2Slate.create(TRAIN, SMALL)  # as in a new process
+        model = Seq2Slate.create(TRAIN, network)  # as in a new process
     with pytest.raises(UsageError, match="resume it"):
         fit(model, TRAIN, VALID, QUICK, checkpoints=folder, quiet=True)
     fit(model, TRAIN, VALID, QUICK, checkpoints=folder, resume=True, quiet=True)

@@ -186,8 +186,9 @@ def test_a_list_has_the_same_scores_alone_and_in_any_company(variant: str, preci
         assert (again[:, :, width:] == -torch.inf).all()
 
 
-def test_padding_gets_no_gradient() -> None:
-    network, inputs, slates = case("everything", "float64")
+@pytest.mark.parametrize("variant", ["everything", "everything, attention, gru"])
+def test_padding_gets_no_gradient(variant: str) -> None:
+    network, inputs, slates = case(variant, "float64")
     dense = inputs.dense.clone().requires_grad_(True)
     log_prob(network, network.encode(replace(inputs, dense=dense)), slates).sum().backward()  # type: ignore[no-untyped-call]
     assert dense.grad is not None
@@ -196,7 +197,7 @@ def test_padding_gets_no_gradient() -> None:
     assert (dense.grad[there].abs().sum(1) > 0).sum() == sum(length for length in MIXED_LENGTHS if length > 1)
 
 
-@pytest.mark.parametrize("variant", ["paper", "one-step", "gru", "everything"])
+@pytest.mark.parametrize("variant", ["paper", "one-step", "gru", "everything", "attention"])
 @pytest.mark.parametrize("n_lists", [0, 2])
 def test_lists_without_items_have_empty_slates(variant: str, n_lists: int) -> None:
     sizes, config = VARIANTS[variant]
@@ -274,6 +275,12 @@ def test_dropout_takes_the_same_columns_of_a_list_at_every_step_and_keeps_the_me
         ({"layers": 0}, "at least 1"),
         ({"embedding": 0}, "at least 1"),
         ({"bidirectional": True, "hidden": 5}, "5 is odd"),
+        ({"encoder": "convolution"}, "no encoder 'convolution'; choose one of recurrent, attention"),
+        ({"encoder": "attention", "hidden": 10, "heads": 4}, "10 hidden units do not divide by 4"),
+        ({"encoder": "attention", "heads": 0}, "at least 1"),
+        ({"encoder": "attention", "reversed_input": True}, "attention has no direction"),
+        ({"encoder": "attention", "bidirectional": True}, "attention has no direction"),
+        ({"position_embedding": True}, "for encoder='attention'"),
         ({"dropout": 1.0}, "below 1, got 1.0"),
         ({"dropout": -0.1}, "at least 0"),
     ],

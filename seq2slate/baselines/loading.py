@@ -33,8 +33,11 @@ _CLASSES = {
 }
 """Every kind of ranker that can be trained and saved, and where it is; it is loaded when somebody asks for it."""
 
-LEARNERS = tuple(kind for kind in _CLASSES if kind != "seq2slate")
-"""The rankers that `fit_ranker` trains; the network has choices of its own, see `training.train`."""
+RERANKERS = ("dlcm", "prm", "setrank")
+"""The rankers that are presets of the network, and are saved as networks; see `training.config`."""
+
+LEARNERS = (*(kind for kind in _CLASSES if kind != "seq2slate"), *RERANKERS)
+"""The rankers that `fit_ranker` trains; the network itself has choices of its own, see `training.train`."""
 
 BUILT_IN = ("base", "random", "ceiling-logged", "ceiling-shown")
 """The rankers that need no folder; the ceilings need a simulated user and generated lists."""
@@ -52,6 +55,10 @@ def fit_ranker(kind: str, train: ItemLists, valid: ItemLists, *, seed: int = 0) 
     """Train a ranker of the given kind; the validation lists choose where a method has rounds or a trade-off."""
     if kind not in LEARNERS:
         raise UsageError(f"there is no ranker {kind!r} to train; choose one of {', '.join(LEARNERS)}")
+    if kind in RERANKERS:
+        from seq2slate.training.train import Choices, train_model  # PyTorch is loaded when somebody asks for it
+
+        return train_model(train, valid, Choices(kind, seed=seed), quiet=True)[0]
     ranker: SavableRanker = _class_of(kind).fit(train, valid, seed=seed)
     return ranker
 

@@ -11,22 +11,29 @@ Options beyond the paper, all off unless asked for and each in its own term of t
 - `resemblance`: a learned term that compares an item with those above it in base order and those placed before it;
   see `model.resemblance`.
 - `position_input`: the base position, as log(1 + p), stands among the columns of an item.
+
+With `encoder="attention"` self-attention takes the place of the recurrent encoder; see `model.attention`. It has no
+last state, so the decoder, which then has one layer, starts from the mean m of the memory over the items of a list:
+its cell is m, and its output tanh(m).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from seq2slate.errors import UsageError
+from seq2slate.model.attention import AttentionEncoder, mean_of_items
 from seq2slate.model.inputs import InputSizes, NetworkInputs
 from seq2slate.model.kernels import Rows, fused_kernels_for
 from seq2slate.model.pointer import Keys, pointer_scores
 from seq2slate.model.recurrent import LAYERS, LstmLayer, RecurrentLayer, State
 from seq2slate.model.resemblance import Resemblance
 
+ENCODERS = ("recurrent", "attention")
 DECODERS = ("sequential", "one-step")
 _PRIOR_POSITIONS = 64
 
@@ -37,18 +44,25 @@ class NetworkConfig:
 
     hidden: int = 128
     """Units of the encoder and the decoder."""
+    encoder: str = "recurrent"
+    """`recurrent`, or `attention`: blocks of self-attention."""
     layers: int = 1
-    """Recurrent layers, stacked, of the encoder and of the decoder."""
+    """Layers of the encoder, stacked; after a recurrent encoder the decoder has as many."""
     cell: str = "lstm"
     """`lstm` or `gru`."""
     bidirectional: bool = False
     """Whether the encoder also reads backwards; each direction then has half the units."""
     reversed_input: bool = False
     """Whether the encoder reads the best item last, as DLCM does."""
+    heads: int = 4
+    """Heads of a block of self-attention; they share the units."""
+    position_embedding: bool = False
+    """Whether self-attention sees the base position, as a learned vector."""
     decoder: str = "sequential"
     """`sequential`, or `one-step`: the scores of the first step, sorted."""
     dropout: float = 0.1
-    """Probability of dropping an input column, an encoder output or a decoder output, for a whole list."""
+    """Probability of dropping an input column, an encoder output (of half a block, too, in self-attention) or a decoder
+    output, for a whole list."""
     embedding: int = 16
     """Size of the vector learned for a value of a text column; smaller for columns with few values."""
     base_prior: bool = False
@@ -63,14 +77,30 @@ class NetworkConfig:
     def __post_init__(self) -> None:
         if self.cell not in LAYERS:
             raise UsageError(f"there is no cell {self.cell!r}; choose one of {', '.join(LAYERS)}")
+        if self.encoder not in ENCODERS:
+            raise UsageError(f"there is no encoder {self.encoder!r}; choose one of {', '.join(ENCODERS)}")
         if self.decoder not in DECODERS:
             raise UsageError(f"there is no decoder {self.decoder!r}; choose one of {', '.join(DECODERS)}")
-        if self.hidden < 1 or self.layers < 1 or self.embedding < 1:
-            raise UsageError("hidden, layers and embedding must be at least 1")
-        if self.bidirectional and self.hidden % 2:
-            raise UsageError(f"a bidirectional encoder splits its units in two: {self.hidden} is odd")
+        if self.hidden < 1 or self.layers < 1 or self.heads < 1 or self.embedding < 1:
+            raise UsageError("hidden, layers, heads and embedding must be at least 1")
         if not 0 <= self.dropout < 1:
             raise UsageError(f"dropout must be at least 0 and below 1, got {self.dropout}")
+        if self.encoder == "recurrent":
+            self._check_recurrent()
+        else:
+            self._check_attention()
+
+    def _check_recurrent(self) -> None:
+        if self.bidirectional and self.hidden % 2:
+            raise UsageError(f"a bidirectional encoder splits its units in two: {self.hidden} is odd")
+        if self.position_embedding:
+            raise UsageError("position_embedding is for encoder='attention'; a recurrent encoder reads the order")
+
+    def _check_attention(self) -> None:
+        if self.hidden % self.heads:
+            raise UsageError(f"the heads share the units: {self.hidden} hidden units do not divide by {self.heads}")
+        if self.bidirectional or self.reversed_input:
+            raise UsageError("bidirectional and reversed_input are for encoder='recurrent'; attention has no direction")
 
 
 @dataclass(frozen=True)
@@ -106,12 +136,9 @@ class SlateNetwork(nn.Module):
         if n_inputs == 0:
             raise UsageError("there is no column to learn from: give features, or name categorical or context columns")
         hidden, layer = config.hidden, LAYERS[config.cell]
-        directions = 2 if config.bidirectional else 1
-        widths = [n_inputs] + [hidden] * (config.layers - 1)
-        self.encoder = nn.ModuleList(
-            nn.ModuleList(layer(width, hidden // directions) for _ in range(directions)) for width in widths
-        )
-        self.decoder = nn.ModuleList(layer(width, hidden) for width in widths)
+        self.encoder = _encoder(n_inputs, config)
+        decoder_layers = config.layers if config.encoder == "recurrent" else 1
+        self.decoder = nn.ModuleList(layer(width, hidden) for width in _widths(n_inputs, hidden, decoder_layers))
         self.go = nn.Parameter(torch.empty(n_inputs))
         self.w_enc = nn.Parameter(torch.empty(hidden, hidden))
         self.w_dec = nn.Parameter(torch.empty(hidden, hidden))
@@ -120,10 +147,15 @@ class SlateNetwork(nn.Module):
         self.resemblance = Resemblance(n_inputs) if config.resemblance else None
 
     def reset_parameters(self, generator: torch.Generator) -> None:
-        """Draw all weights uniformly from ±initial_range; the base prior starts at the base order."""
+        """Draw all weights uniformly from ±initial_range; the base prior starts at the base order.
+
+        Self-attention has ranges of its own; see `model.attention`.
+        """
         with torch.no_grad():
             for parameter in self.parameters():
                 parameter.uniform_(-self.config.initial_range, self.config.initial_range, generator=generator)
+            if isinstance(self.encoder, AttentionEncoder):
+                self.encoder.reset_parameters(generator, self.config.initial_range)
             if self.prior is not None:
                 self.prior.copy_(-torch.log1p(torch.arange(_PRIOR_POSITIONS)))
             if self.resemblance is not None:
@@ -132,7 +164,8 @@ class SlateNetwork(nn.Module):
 
     @property
     def encoder_layers(self) -> list[list[RecurrentLayer]]:
-        """The directions of every layer of the encoder."""
+        """The directions of every layer of a recurrent encoder."""
+        assert isinstance(self.encoder, nn.ModuleList), "the caller has looked"
         return [list(layer) for layer in self.encoder]  # type: ignore[call-overload]
 
     @property
@@ -149,7 +182,7 @@ class SlateNetwork(nn.Module):
             keys, states = self._read_at_once(items, inputs.mask)
             keep = None
         else:
-            memory, states = self._read(items, inputs.mask)
+            memory, states = self._read(items, inputs.mask, generator)
             keys = Keys.of(self._dropped(memory, generator).transpose(0, 1) @ self.w_enc)
             keep = self._keep(memory, generator)
         bias, interaction = self._bias(inputs.mask), None
@@ -177,7 +210,16 @@ class SlateNetwork(nn.Module):
             columns.append(position[:, None, None].expand(-1, n_lists, 1))
         return columns[0] if len(columns) == 1 else torch.cat(columns, dim=2)
 
-    def _read(self, items: Tensor, mask: Tensor) -> tuple[Tensor, list[State]]:
+    def _read(self, items: Tensor, mask: Tensor, generator: torch.Generator | None) -> tuple[Tensor, list[State]]:
+        """Return the memory (N, B, D) and the decoder's first state, layer by layer."""
+        if not isinstance(self.encoder, AttentionEncoder):
+            return self._read_in_steps(items, mask)
+        memory: Tensor = self.encoder(items, mask, partial(self._dropped, generator=generator))
+        mean = mean_of_items(memory, mask)
+        state = (torch.tanh(mean), mean) if self.config.cell == "lstm" else (torch.tanh(mean),)
+        return memory, [state]
+
+    def _read_in_steps(self, items: Tensor, mask: Tensor) -> tuple[Tensor, list[State]]:
         """Return the memory (N, B, D) and the state after each list's last item, layer by layer."""
         n_items, n_lists = items.shape[:2]
         lengths = mask.sum(1)
@@ -199,7 +241,7 @@ class SlateNetwork(nn.Module):
     def _can_read_at_once(self, items: Tensor) -> bool:
         """Whether the whole encoder is one LSTM, forwards, and nobody asks for a gradient or for dropout."""
         config = self.config
-        plain = config.layers == 1 and config.cell == "lstm" and self._directions == (False,)
+        plain = (config.encoder, config.layers, config.cell) == ("recurrent", 1, "lstm") and not self._reads_backwards
         drops = self.training and config.dropout > 0
         return plain and not drops and not torch.is_grad_enabled() and fused_kernels_for(items) is not None
 
@@ -298,6 +340,25 @@ def _mirrored_positions(lengths: Tensor, n_items: int) -> Tensor:
     """Return (N, B) where each position lies when a list is read from its end; padding stays where it is."""
     positions = torch.arange(n_items, device=lengths.device)[:, None]
     return torch.where(positions < lengths, lengths - 1 - positions, positions)
+
+
+def _encoder(n_inputs: int, config: NetworkConfig) -> nn.ModuleList | AttentionEncoder:
+    """Return the encoder; a recurrent one is a list of layers, each of which is a list of directions."""
+    hidden, layer = config.hidden, LAYERS[config.cell]
+    if config.encoder == "attention":
+        return AttentionEncoder(
+            n_inputs, hidden, layers=config.layers, heads=config.heads, positions=config.position_embedding
+        )
+    directions = 2 if config.bidirectional else 1
+    return nn.ModuleList(
+        nn.ModuleList(layer(width, hidden // directions) for _ in range(directions))
+        for width in _widths(n_inputs, hidden, config.layers)
+    )
+
+
+def _widths(n_inputs: int, hidden: int, layers: int) -> list[int]:
+    """Return what each of the stacked recurrent layers reads."""
+    return [n_inputs] + [hidden] * (layers - 1)
 
 
 def _embeddings(sizes: dict[str, int], largest: int) -> nn.ModuleList:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from seq2slate.errors import UsageError
 from seq2slate.metrics import Measure
@@ -65,19 +65,29 @@ class Preset:
     training: TrainingConfig
 
 
+_SHORT_RUN = TrainingConfig(
+    ObjectiveConfig(policy="greedy", step_weights="dcg", k=10),
+    epochs=8,
+    learning_rate=1e-3,
+    anneal=True,
+    warmup_steps=50,
+    l2=0.0,
+    patience=4,
+)
+_OTHERS = NetworkConfig(hidden=64, dropout=0.4, initial_range=0.02, decoder="one-step")
+_ATTENTION = replace(_OTHERS, encoder="attention", layers=2, heads=4)
+_OTHERS_RUN = replace(_SHORT_RUN, batch_size=32)
+
 PRESETS = {
+    "default": Preset(NetworkConfig(hidden=64, dropout=0.2, base_prior=True, resemblance=True), _SHORT_RUN),
     "paper": Preset(NetworkConfig(), TrainingConfig()),
-    "default": Preset(
-        NetworkConfig(hidden=64, dropout=0.2, base_prior=True, resemblance=True),
-        TrainingConfig(
-            ObjectiveConfig(policy="greedy", step_weights="dcg", k=10),
-            epochs=8,
-            learning_rate=1e-3,
-            anneal=True,
-            warmup_steps=50,
-            l2=0.0,
-            patience=4,
-        ),
-    ),
+    "dlcm": Preset(replace(_OTHERS, cell="gru", reversed_input=True), _OTHERS_RUN),
+    "prm": Preset(replace(_ATTENTION, position_embedding=True), _OTHERS_RUN),
+    "setrank": Preset(_ATTENTION, _OTHERS_RUN),
 }
-"""By the name that the command line gives them."""
+"""By the name that the command line gives them; the last three are other re-rankers of the literature.
+
+All three learn with the cross-entropy of the softmax to the shares of the labels. That is PRM's loss, and with clicks
+also the attention-rank loss of DLCM and SetRank, whose shares are those of e^y among the positives. Small first weights
+make their pointer almost linear at first, as the last layer of PRM and SetRank is.
+"""
