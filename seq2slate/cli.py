@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -74,6 +75,19 @@ class PresetName(StrEnum):
     dlcm = "dlcm"
     prm = "prm"
     setrank = "setrank"
+
+
+class TargetName(StrEnum):
+    """What can be reproduced."""
+
+    table1 = "table1"
+    table2 = "table2"
+    table3 = "table3"
+    table4 = "table4"
+    figure2 = "figure2"
+    figure3 = "figure3"
+    timing = "timing"
+    all = "all"
 
 
 class LossName(StrEnum):
@@ -319,6 +333,36 @@ def report(
     from seq2slate.evaluation.report import write_report
 
     typer.echo(write_report(run_dir))
+
+
+@app.command()
+def reproduce(
+    target: Annotated[TargetName, typer.Argument(help="A table or figure of the paper, its running times, or all.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run; one that was interrupted goes on where it was.")],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Graded lists: a file, a glob, or a folder with train, valid and test; generated if not given."
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter lists, and one seed.")] = False,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How often everything random is trained.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes at a time; as many as cores if not given.")] = None,
+) -> None:
+    """Make the paper's tables and figures, with intervals, and a report of them."""
+    from seq2slate.reproduce.run import reproduce as run
+    from seq2slate.reproduce.settings import FULL, QUICK
+
+    settings = QUICK if quick else FULL
+    if seeds is not None:
+        settings = replace(settings, seeds=seeds)
+    try:
+        failures = run(target.value, out, settings, data=data, jobs=jobs or os.cpu_count() or 1, console=Console())
+    except KeyboardInterrupt as interruption:
+        typer.echo(f"interrupted; what is done is kept in {out}, and the same command goes on from there", err=True)
+        raise typer.Exit(_INTERRUPTED) from interruption
+    if failures:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -1,7 +1,8 @@
 """How sure a mean over lists is, and whether two rankers differ: nothing is assumed about how the values are spread.
 
-The lists are the sample: they are what is drawn again, and what is paired. A NaN is a list without a value and is left
-out. Both functions work through the draws in blocks, so that memory stays small for any number of lists.
+The lists are the sample: they are what is drawn again, and what is paired. Where a ranker was trained several times,
+its seeds are drawn again, too. A NaN is a list without a value and is left out. All functions
+work through the draws in blocks, so that memory stays small for any number of lists.
 """
 
 from __future__ import annotations
@@ -36,8 +37,7 @@ def bootstrap_interval(
     True
     """
     _check_samples(samples)
-    if not 0 < level < 1:
-        raise UsageError(f"level must be between 0 and 1, got {level}")
+    _check_level(level)
     known = _known(values)
     if len(known) < 2:
         return float("nan"), float("nan")
@@ -48,6 +48,56 @@ def bootstrap_interval(
     ]
     low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+def two_way_interval(
+    values: npt.ArrayLike, *, seed: int = 0, samples: int = 2000, level: float = 0.95
+) -> npt.NDArray[np.float64]:
+    """Return (…, 2) the percentile bootstrap intervals of the means of values (…, S, Q): S seeds by Q lists.
+
+    Seeds and lists are both drawn anew, so that the intervals hold for other lists and for other runs; with one seed
+    they are about the lists alone. Leading axes share their draws. Fewer than two lists with a value give NaN.
+
+    >>> low, high = two_way_interval([[0.0, 1.0] * 200])
+    >>> bool(0.44 < low < 0.47 and 0.53 < high < 0.56)  # 0.5 ± 1.96 * 0.5 / sqrt(400)
+    True
+    """
+    _check_samples(samples)
+    _check_level(level)
+    array = np.asarray(values, dtype=np.float64)
+    known = ~np.isnan(array)
+    n_seeds, n_lists = array.shape[-2:]
+    if not n_seeds or not n_lists:
+        return np.full((*array.shape[:-2], 2), np.nan)
+    rng = np.random.default_rng(seed)
+    filled = np.where(known, array, 0.0)
+    means = [
+        _two_way_means(filled, known, _counts(rng, rows, n_seeds), _counts(rng, rows, n_lists))
+        for rows in _blocks(samples, n_lists)
+    ]
+    drawn = np.concatenate(means, axis=-1)
+    enough = known.any(axis=-2).sum(axis=-1) >= 2
+    drawn[~enough] = 0.0
+    ends = np.nanquantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=-1)
+    return np.where(enough[..., None], np.moveaxis(ends, 0, -1), np.nan)
+
+
+def _two_way_means(
+    filled: npt.NDArray[np.float64],
+    known: npt.NDArray[np.bool_],
+    seed_counts: npt.NDArray[np.float64],
+    list_counts: npt.NDArray[np.float64],
+) -> npt.NDArray[np.float64]:
+    """Return (…, rows) the means of values (…, S, Q) in which seeds and lists count (rows, S) and (rows, Q) times."""
+    sums = ((filled @ list_counts.T) * seed_counts.T).sum(axis=-2)
+    weights = ((known @ list_counts.T) * seed_counts.T).sum(axis=-2)
+    return np.where(weights > 0, sums / np.maximum(weights, 1), np.nan)
+
+
+def _counts(rng: np.random.Generator, rows: int, n: int) -> npt.NDArray[np.float64]:
+    """Return (rows, n) how often each of n is drawn in n draws with replacement."""
+    drawn = rng.integers(n, size=(rows, n)) + n * np.arange(rows)[:, None]
+    return np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n).astype(np.float64)
 
 
 def randomisation_test(a: npt.ArrayLike, b: npt.ArrayLike, *, seed: int = 0, samples: int = 10_000) -> float:
@@ -87,6 +137,11 @@ def _known(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
 def _check_samples(samples: int) -> None:
     if samples < 1:
         raise UsageError(f"samples must be at least 1, got {samples}")
+
+
+def _check_level(level: float) -> None:
+    if not 0 < level < 1:
+        raise UsageError(f"level must be between 0 and 1, got {level}")
 
 
 def _blocks(samples: int, n: int) -> Iterator[int]:

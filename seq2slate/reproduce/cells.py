@@ -1,0 +1,222 @@
+"""What is compared: every row of every table, and how it is made. A cell is one of them, trained once.
+
+A recipe is trained on the clicks of one user in one fold with one seed. Rows of different tables may share it: the
+seq2slate of table 1 is a row of table 2, too, under the name of its policy.
+
+The variants of tables 2 and 4 differ from the table's first row, the sampling policy with cross-entropy, in one thing
+each. The exceptions:
+
+- REINFORCE is not regularised, as in the paper, and may take more epochs.
+- The one-step decoder has no slate to sample in training, so that the policies are the same for it.
+- Shuffled data have ten copies of each list in as many steps as the others take, at least one pass, and no prior on
+  the base position, which says nothing there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from seq2slate.errors import UsageError
+from seq2slate.reproduce.settings import Settings
+from seq2slate.training.config import PRESETS, Preset
+from seq2slate.training.train import Choices
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network, trained as its preset says."""
+
+    preset: Preset
+    shuffled: bool = False
+    """Whether it reads every list in random order and not in base order."""
+    longer: bool = False
+    """Whether it may take more epochs than its preset says."""
+
+
+@dataclass(frozen=True)
+class Learner:
+    """A ranker that `fit_ranker` trains."""
+
+    kind: str
+    draws_lots: bool = True
+    """Whether another seed gives another ranker."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Something that needs no training: `base order`, or a ceiling, which needs to know the true probabilities."""
+
+    kind: str
+
+
+Recipe: TypeAlias = Network | Learner | Reference
+
+
+def _variant(preset: Preset, *, network: Mapping[str, Any] | None = None, **objective: Any) -> Preset:
+    training = replace(preset.training, objective=replace(preset.training.objective, **objective))
+    return Preset(replace(preset.network, **(network or {})), training)
+
+
+_DEFAULT = PRESETS["default"]
+_GENTLE: Mapping[str, Any] = {"policy": "sampling", "score_term": 0.05, "credit": "to_go", "normalise": True}
+"""The sampling policy with a score term that does not drown the rest; see `training.objectives`."""
+_SAMPLING = _DEFAULT if _DEFAULT.training.objective.policy == "sampling" else _variant(_DEFAULT, **_GENTLE)
+
+RECIPES: Mapping[str, Recipe] = {
+    "seq2slate": Network(_DEFAULT),
+    "seq2slate, paper's recipe": Network(PRESETS["paper"]),
+    "sampling policy": Network(_SAMPLING),
+    "greedy policy": Network(_variant(_DEFAULT, policy="greedy")),
+    "smooth-hinge": Network(_variant(_SAMPLING, loss="smooth-hinge", gamma=1.0)),
+    "REINFORCE": Network(Choices("default", policy="reinforce").resolve(), longer=True),
+    "one-step decoder": Network(_variant(_DEFAULT, network={"decoder": "one-step"})),
+    "shuffled data": Network(_variant(_SAMPLING, network={"base_prior": False}), shuffled=True),
+    "DLCM": Network(PRESETS["dlcm"]),
+    "PRM": Network(PRESETS["prm"]),
+    "SetRank": Network(PRESETS["setrank"]),
+    "AdaRank": Learner("adarank", draws_lots=False),
+    "Coordinate Ascent": Learner("coordinate-ascent"),
+    "LambdaMART": Learner("lambdamart"),
+    "ListNet": Learner("listnet"),
+    "MART": Learner("mart"),
+    "Random Forests": Learner("random-forest"),
+    "RankBoost": Learner("rankboost", draws_lots=False),
+    "RankNet": Learner("ranknet"),
+    "MMR": Learner("mmr", draws_lots=False),
+    "greedy DPP": Learner("dpp", draws_lots=False),
+    "base order": Reference("base order"),
+    "ceiling on logged labels": Reference("ceiling on logged labels"),
+    "ceiling when re-shown": Reference("ceiling when re-shown"),
+}
+"""Everything that is trained or looked up, by name."""
+
+_OF_THE_PAPER = (
+    "AdaRank", "Coordinate Ascent", "LambdaMART", "ListNet", "MART", "Random Forests", "RankBoost", "RankNet",
+)  # fmt: skip
+_BEYOND = ("base order", "MMR", "greedy DPP", "DLCM", "PRM", "SetRank", "seq2slate, paper's recipe")
+_CEILINGS = ("ceiling on logged labels", "ceiling when re-shown")
+_RANKERS = {name: name for name in ("seq2slate", *_OF_THE_PAPER, *_BEYOND, *_CEILINGS)}
+_VARIANTS = {
+    "seq2slate": "sampling policy",
+    **{
+        name: name
+        for name in ("greedy policy", "smooth-hinge", "REINFORCE", "one-step decoder", "shuffled data", "base order")
+    },
+}
+_THREE = ("MAP", "NDCG@5", "NDCG@10")
+_SHOWN = ("re-shown clicks@5", "re-shown clicks@10")
+
+
+class Comparison(NamedTuple):
+    """A table: whose clicks, which rows, and which columns."""
+
+    user: str
+    rows: Mapping[str, str]
+    """The name of each row, and of its recipe."""
+    metrics: tuple[str, ...]
+
+
+TABLES: Mapping[str, Comparison] = {
+    "table1": Comparison("diverse", _RANKERS, (*_THREE, *_SHOWN)),
+    "table2": Comparison("diverse", _VARIANTS, (*_THREE, "rank-gain", *_SHOWN)),
+    "table3": Comparison("similar", _RANKERS, (*_THREE, *_SHOWN)),
+    "table4": Comparison("similar", _VARIANTS, (*_THREE, "rank-gain", *_SHOWN)),
+}
+"""The paper's tables, with more rows and columns than it has."""
+
+FIGURE_2 = "seq2slate"
+"""Whose probabilities are drawn: its first seed, in the first fold."""
+FIGURE_3 = ("seq2slate", "one-step decoder", "LambdaMART")
+"""Whose clicks per position are compared with those of the base order."""
+CONVERGENCE = ("sampling policy", "REINFORCE")
+"""Whose times to the best epoch are compared."""
+
+TARGETS = (*TABLES, "figure2", "figure3", "timing", "all")
+"""What can be asked for."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One recipe on the clicks of one user in one fold, with one seed."""
+
+    user: str
+    fold: int
+    recipe: str
+    seed: int
+
+    @property
+    def file(self) -> Path:
+        """Where its result lies in the folder of the cells."""
+        return Path(self.user) / f"fold{self.fold}" / f"{slug(self.recipe)}-{self.seed}.npz"
+
+    def __str__(self) -> str:
+        fold = f", fold {self.fold + 1}" if self.fold else ""
+        return f"{self.recipe} ({self.user}-clicks{fold}, seed {self.seed})"
+
+
+def slug(name: str) -> str:
+    """Return a name that a file can have.
+
+    >>> slug("seq2slate, paper's recipe")
+    'seq2slate-papers-recipe'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", name.lower().replace("'", "")).strip("-")
+
+
+def shared(name: str) -> str:
+    """Return the first recipe that is the same: nothing is trained twice."""
+    return next(other for other, recipe in RECIPES.items() if recipe == RECIPES[name])
+
+
+def seeds_of(name: str, settings: Settings) -> range:
+    """Return the seeds that a recipe is trained with: one where no lots are drawn."""
+    recipe = RECIPES[name]
+    draws_lots = isinstance(recipe, Network) or (isinstance(recipe, Learner) and recipe.draws_lots)
+    return range(settings.seeds if draws_lots else 1)
+
+
+def cells_of(target: str, settings: Settings, *, folds: int, ceilings: bool) -> list[Cell]:
+    """Return the cells that a table or figure needs, each once, the longest first; ceilings where they are known."""
+    wanted = dict.fromkeys(
+        Cell(user, fold, name, seed)
+        for user, name, seeds in _wanted(target, settings)
+        for fold in range(folds)
+        for seed in seeds
+        if ceilings or name not in _CEILINGS
+    )
+    return sorted(wanted, key=lambda cell: -_effort(RECIPES[cell.recipe], settings))
+
+
+def _wanted(target: str, settings: Settings) -> Iterator[tuple[str, str, range]]:
+    """Yield user, recipe and seeds of what a target needs."""
+    if target not in TARGETS:
+        raise UsageError(f"there is nothing called {target!r} to reproduce; choose one of {', '.join(TARGETS)}")
+    if target == "all":
+        for other in TARGETS[:-1]:
+            yield from _wanted(other, settings)
+        return
+    if target in TABLES:
+        user, names = TABLES[target].user, tuple(TABLES[target].rows.values())
+    else:
+        needs = {"figure2": (FIGURE_2,), "figure3": (*FIGURE_3, "base order"), "timing": CONVERGENCE}
+        user, names = "diverse", needs[target]
+    for name in map(shared, names):
+        yield user, name, seeds_of(name, settings)[: 1 if target == "figure2" else None]
+
+
+def epochs_of(recipe: Network, settings: Settings) -> int:
+    """Return how many epochs a network gets at most."""
+    epochs = recipe.preset.training.epochs * (settings.reinforce_epochs if recipe.longer else 1)
+    return epochs if settings.epochs is None else min(settings.epochs, epochs)
+
+
+def _effort(recipe: Recipe, settings: Settings) -> float:
+    """Return roughly how long a recipe takes, to begin with the longest: the last to end should be a short one."""
+    if not isinstance(recipe, Network):
+        return 0.0
+    steps = 1 if recipe.preset.network.decoder == "one-step" else 4
+    return epochs_of(recipe, settings) * recipe.preset.network.hidden * steps
