@@ -24,8 +24,8 @@ from seq2slate.model import kernels
 from seq2slate.model.inputs import InputSizes, NetworkInputs
 from seq2slate.model.network import NetworkConfig, SlateNetwork
 
-STRETCH = 10.0
-"""The weights of the resemblance are stored divided by this."""
+STRETCH = 30.0
+"""The weights of the resemblance and of the base prior are stored divided by this."""
 
 Scores: TypeAlias = dict[int, Tensor]
 """The score of each item that is left."""
@@ -171,37 +171,68 @@ class ReferenceNetwork:
     def terms_beyond_the_paper(self, items: list[Tensor]) -> tuple[list[Tensor], list[list[Tensor]]]:
         """Return what each item's score starts with, and what each item adds to another's once it is placed."""
         zero, n = torch.zeros((), dtype=torch.float64), len(items)
-        priors = [self.weights["prior"][min(i, 63)] if self.config.base_prior else zero for i in range(n)]
+        priors = self.priors(n)
         if not self.config.resemblance:
             return priors, [[zero] * n for _ in range(n)]
-        d = self.distances(items)
-        u, number = STRETCH * self.weights["resemblance.relevance"], self.number
-        r = [u @ items[i] + priors[i] + number("offset") for i in range(n)]
-        z = []
-        for i in range(n):
-            nearness = [torch.exp(-d[i][k] * torch.exp(number("log_inverse_width"))) for k in range(n)]
-            mean = sum_of(nearness[k] * r[k] for k in range(n)) / sum_of(iter(nearness))
-            z.append(r[i] + number("smoothing") * mean)
+        clicks, similar = self.clicks(self.appeals(items, priors), self.similarities(items))
+        strength = torch.exp(self.number("effect_placed"))
 
-        def effect(k: int, i: int, strength: Tensor) -> Tensor:
-            p = sigmoid(z[k]) * sigmoid(number("sharpness") * (number("threshold") - d[i][k]))
-            return torch.log(1 - p + p * torch.exp(strength))
+        def added(k: int, i: int) -> Tensor:
+            p = clicks[k] * similar[k][i]
+            return torch.log(1 - p + p * strength)
 
-        starts = [z[i] + sum_of(effect(k, i, number("effect_above")) for k in range(i)) for i in range(n)]
-        return starts, [[effect(k, i, number("effect_placed")) for i in range(n)] for k in range(n)]
+        starts = [torch.log(click) for click in clicks]
+        return starts, [[added(k, i) for i in range(n)] for k in range(n)]
+
+    def appeals(self, items: list[Tensor], priors: list[Tensor]) -> list[Tensor]:
+        u = STRETCH * self.weights["resemblance.relevance"]
+        return [u @ x + prior + self.number("offset") for x, prior in zip(items, priors, strict=True)]
+
+    def similarities(self, items: list[Tensor]) -> list[list[Tensor]]:
+        distances = self.distances(items)
+        return [[sigmoid(self.number("sharpness") * (self.number("threshold") - d)) for d in row] for row in distances]
+
+    def clicks(self, z: list[Tensor], similar: list[list[Tensor]]) -> tuple[list[Tensor], list[list[Tensor]]]:
+        """Return the probability of each click when the user scans from the top, and the similarities."""
+        clicks: list[Tensor] = []
+        for i in range(len(z)):
+            far = torch.ones((), dtype=torch.float64)
+            for k in range(i):
+                far = far * (1 - clicks[k] * similar[k][i])
+            clicks.append(self.click(z[i], far))
+        return clicks, similar
+
+    def click(self, appeal: Tensor, far: Tensor) -> Tensor:
+        return far * sigmoid(appeal) + (1 - far) * sigmoid(appeal + self.number("effect_above"))
+
+    def click_log_likelihood(self, one: OneList, labels: Sequence[float]) -> Tensor:
+        """Return the log-probability of the clicks of the log, each given those above it."""
+        items = self.item_vectors(one)
+        similar, total = self.similarities(items), torch.zeros((), dtype=torch.float64)
+        for i, appeal in enumerate(self.appeals(items, self.priors(len(items)))):
+            far = torch.ones((), dtype=torch.float64)
+            for k in range(i):
+                far = far * (1 - similar[k][i]) if labels[k] > 0 else far
+            click = self.click(appeal, far)
+            total = total + torch.log(click if labels[i] > 0 else 1 - click)
+        return total
+
+    def priors(self, n: int) -> list[Tensor]:
+        zero = torch.zeros((), dtype=torch.float64)
+        return [STRETCH * self.weights["prior"][min(i, 63)] if self.config.base_prior else zero for i in range(n)]
 
     def number(self, name: str) -> Tensor:
         return STRETCH * self.weights[f"resemblance.numbers.{name}"]
 
     def distances(self, items: list[Tensor]) -> list[list[Tensor]]:
-        """Return d_ik between the bent and weighted items, divided by its mean over the pairs."""
+        """Return d_ik between the bent and weighted items, divided by its lower median over the pairs."""
         bend = sigmoid(STRETCH * self.weights["resemblance.bends"])
         weights = torch.exp(STRETCH * self.weights["resemblance.log_weights"])
         places = [weights * (torch.exp(bend * x) - 1) / bend for x in items]
         squares = [[((one - other) ** 2).sum() for other in places] for one in places]
-        n_pairs = max(1, len(items) * (len(items) - 1))
-        mean = (sum_of(value for row in squares for value in row) / n_pairs).clamp(min=1e-6)
-        return [[value / mean for value in row] for row in squares]
+        of_pairs = sorted(squares[i][k] for i in range(len(items)) for k in range(i))
+        median = of_pairs[(len(of_pairs) - 1) // 2] if of_pairs else torch.ones((), dtype=torch.float64)
+        return [[value / median for value in row] for row in squares]
 
     # Decoding
 
@@ -405,7 +436,7 @@ def randomise(network: SlateNetwork, seed: int, spread: float = 0.7) -> None:
     """Draw all weights uniformly from ±spread."""
     generator = torch.Generator().manual_seed(seed)
     for name, weight in network.named_parameters():
-        reach = spread / STRETCH if name.startswith("resemblance") else spread
+        reach = spread / STRETCH if name.startswith(("resemblance", "prior")) else spread
         weight.uniform_(-reach, reach, generator=generator)
 
 

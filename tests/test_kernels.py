@@ -318,3 +318,47 @@ def test_without_a_place_for_it_there_is_no_library(tmp_path: Path, monkeypatch:
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "home", no_home)
     assert uncached_library() is None
+
+
+# The cascade of clicks
+
+
+def cascade(alone: Tensor, nearby: Tensor, similar: Tensor) -> Tensor:
+    """Return the clicks (B, N) by the equations."""
+    clicks: list[Tensor] = []
+    for i in range(alone.shape[1]):
+        far = torch.ones_like(alone[:, 0])
+        for k in range(i):
+            far = far * (1 - clicks[k] * similar[:, k, i])
+        clicks.append(far * alone[:, i] + (1 - far) * nearby[:, i])
+    return torch.stack(clicks, dim=1)
+
+
+@pytest.mark.parametrize(("lists", "items"), [(1, 1), (1, 2), (3, 7), (2, 33), (0, 4)])
+def test_the_cascade_and_its_gradient_equal_the_equations(kernels: Kernels, lists: int, items: int) -> None:
+    arrays = [
+        torch.sigmoid(2 * normal(*shape, seed=seed))
+        for seed, shape in enumerate([(lists, items), (lists, items), (lists, items, items)])
+    ]
+    weights = normal(lists, items, seed=3)
+    doubles = [array.double().requires_grad_(True) for array in arrays]
+    expected = cascade(*doubles)
+    (expected * weights).sum().backward()
+    far, clicks = torch.ones(lists, items), torch.empty(lists, items)
+    kernels.cascade_forward(*arrays, far, clicks)
+    close(clicks, expected.detach())
+    dclicks, dsimilar = weights.clone(), torch.zeros(lists, items, items)
+    kernels.cascade_backward(*arrays, far, clicks, dclicks, dsimilar)
+    for found, double in zip((dclicks * far, dclicks * (1 - far), dsimilar), doubles, strict=True):
+        close(found, torch.zeros_like(double) if double.grad is None else double.grad)
+
+
+def test_a_certain_click_on_a_twin_leaves_all_numbers_finite(kernels: Kernels) -> None:
+    alone, nearby, similar = torch.ones(1, 3), torch.zeros(1, 3), torch.ones(1, 3, 3)
+    far, clicks = torch.ones(1, 3), torch.empty(1, 3)
+    kernels.cascade_forward(alone, nearby, similar, far, clicks)
+    torch.testing.assert_close(clicks, torch.tensor([[1.0, 0.0, 0.0]]), atol=2e-6, rtol=0)
+    dclicks, dsimilar = torch.ones(1, 3), torch.zeros(1, 3, 3)
+    kernels.cascade_backward(alone, nearby, similar, far, clicks, dclicks, dsimilar)
+    assert dclicks.isfinite().all()
+    assert dsimilar.isfinite().all()

@@ -19,7 +19,7 @@ A column j is level_j + scale_j · h(v_ij), where v has mean 0 and variance 1 an
 exp(tail_j · v); some columns are then rounded down to whole numbers. By kind of column:
 
     place     v = a_j · z_i and a little noise, with a large scale: these columns decide the Euclidean distance
-    view      v = one of four noisy signals of u_i and more noise; the signals share an error that no column removes
+    view      v = one of four noisy signals of u_i and more noise
     junk      v = noise
     list      v = one draw for all items of a list, with any scale: it cancels in distances within the list
     constant  the same value everywhere
@@ -57,7 +57,7 @@ from seq2slate.progress import track
 
 GRADE_SHARES = (0.52, 0.32, 0.13, 0.02, 0.01)
 """The share of grades 0 to 4, as in WEB30K: 16% of the items are relevant (2 and up)."""
-LIST_UTILITY, TOPIC_UTILITY, OWN_UTILITY = 0.05, 0.40, 0.25
+LIST_UTILITY, TOPIC_UTILITY, OWN_UTILITY = 0.15, 0.30, 0.05
 """The variance of each part of the utility."""
 LUCK = 1 - LIST_UTILITY - TOPIC_UTILITY - OWN_UTILITY
 """The variance of what stands between utility and grade."""
@@ -69,8 +69,8 @@ PLACE_DIMENSIONS = 4
 SPREAD = 0.35
 """How far items lie from the middle of their topic, where everything together has a standard deviation of 1."""
 SIGNALS = 4
-SHARED_ERROR, SIGNAL_ERROR = 0.1, 0.3
-"""The variance of the error that all signals of an item share, and of each signal's own."""
+SIGNAL_ERROR = 0.1
+"""The variance of the error of a signal."""
 PLACE_NOISE, VIEW_NOISE = 0.05, 0.5
 """The share of a column's own noise in the variance of its v."""
 MIN_FEATURES = 4
@@ -139,7 +139,6 @@ class _Streams(NamedTuple):
     topic_utility: Generator
     own_utility: Generator
     luck: Generator
-    shared_error: Generator
     signal_error: Generator
     place_noise: Generator
     view_noise: Generator
@@ -206,11 +205,10 @@ def _draw_latent(lengths: IntArray, streams: _Streams) -> _Latent:
 
 
 def _draw_signals(utility: npt.NDArray[np.float64], streams: _Streams) -> FloatArray:
-    """Return (T, SIGNALS) views of the utility with variance 1, whose errors are partly the same."""
-    shared = SHARED_ERROR**0.5 * _normals(streams.shared_error, len(utility), 1)
-    own = SIGNAL_ERROR**0.5 * _normals(streams.signal_error, len(utility), SIGNALS)
-    deviation = (1 - LUCK + SHARED_ERROR + SIGNAL_ERROR) ** 0.5
-    signals: FloatArray = (utility.astype(np.float32)[:, None] + shared + own) / deviation
+    """Return (T, SIGNALS) views of the utility with variance 1."""
+    errors = SIGNAL_ERROR**0.5 * _normals(streams.signal_error, len(utility), SIGNALS)
+    deviation = (1 - LUCK + SIGNAL_ERROR) ** 0.5
+    signals: FloatArray = (utility.astype(np.float32)[:, None] + errors) / deviation
     return signals
 
 

@@ -19,6 +19,8 @@ from seq2slate.model.native import gemm_address, native_library
 
 LIMIT = 40.0
 """Arguments of the pointer's tanh are clamped to ± this, so that e^{2x} is finite."""
+NEARLY_ONE = 1 - 1e-6
+"""The largest probability of a similar click above, so that no product of probabilities has a factor of 0."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,24 @@ class Kernels(Protocol):
     ) -> None:
         """Its gradient by the arguments of the tanh: dkeys, dqueries and dv (B, D) are 0 at first."""
 
+    def cascade_forward(self, alone: Tensor, nearby: Tensor, similar: Tensor, far: Tensor, clicks: Tensor) -> None:
+        """Fill clicks (B, N) from the top: alone if no click above was similar, nearby if one was.
+
+        far (B, N), 1 at first, becomes the probability that none was; similar is (B, N, N).
+        """
+
+    def cascade_backward(
+        self,
+        alone: Tensor,
+        nearby: Tensor,
+        similar: Tensor,
+        far: Tensor,
+        clicks: Tensor,
+        dclicks: Tensor,
+        dsimilar: Tensor,
+    ) -> None:
+        """Its gradient: dclicks (B, N) is overwritten with the whole of it; dsimilar (B, N, N) is 0 at first."""
+
 
 class TorchKernels:
     """The functions in PyTorch, step by step, so that nothing of size (B, K, N, D) is ever held."""
@@ -190,12 +210,41 @@ class TorchKernels:
             dqueries[step, : len(lists)] = slope.sum(1)
             dv[lists] += ((1 - 2 * r) * dscore).sum(1)
 
+    def cascade_forward(  # noqa: D102
+        self, alone: Tensor, nearby: Tensor, similar: Tensor, far: Tensor, clicks: Tensor
+    ) -> None:
+        for item in range(alone.shape[1]):
+            clicks[:, item] = nearby[:, item] + far[:, item] * (alone[:, item] - nearby[:, item])
+            far[:, item + 1 :] *= _apart(clicks, similar, item)
+
+    def cascade_backward(  # noqa: D102
+        self,
+        alone: Tensor,
+        nearby: Tensor,
+        similar: Tensor,
+        far: Tensor,
+        clicks: Tensor,
+        dclicks: Tensor,
+        dsimilar: Tensor,
+    ) -> None:
+        for item in reversed(range(alone.shape[1])):
+            below = slice(item + 1, None)
+            dfar = dclicks[:, below] * (alone - nearby)[:, below]
+            dproduct = -dfar * far[:, below] / _apart(clicks, similar, item)
+            dsimilar[:, item, below] = dproduct * clicks[:, item, None]
+            dclicks[:, item] += (dproduct * similar[:, item, below]).sum(1)
+
 
 def sampled_items(scores: Tensor, draws: Tensor) -> Tensor:
     """Return (R,) the first item at which the running sum of the softmax of scores (R, N) passes the draw (R,)."""
     sums = scores.softmax(1).nan_to_num_().cumsum(1)
     passed = sums > draws[:, None] * sums[:, -1:]
     return (passed & (scores > -torch.inf)).int().argmax(1)
+
+
+def _apart(clicks: Tensor, similar: Tensor, item: int) -> Tensor:
+    """Return the probability that this item is no click similar to each one below it; never 0."""
+    return 1 - (clicks[:, item, None] * similar[:, item, item + 1 :]).clamp(max=NEARLY_ONE)
 
 
 def _half_gap(key: Tensor, query: Tensor) -> Tensor:
@@ -251,6 +300,8 @@ class NativeKernels:
             "pointer_step": [pointer, integer, integer, pointer, pointer],
             "pointer_forward": [integer] * 4 + [pointer] * 7,
             "pointer_backward": [integer] * 4 + [pointer] * 9,
+            "cascade_forward": [integer] * 2 + [pointer] * 5,
+            "cascade_backward": [integer] * 2 + [pointer] * 7,
             "lstm_encode": [pointer, pointer, integer, integer] + [pointer] * 6,
             "lstm_decode": [pointer] * 3,
         }.items():
@@ -295,6 +346,24 @@ class NativeKernels:
     ) -> None:
         arrays = _addresses(rows.lists, rows.stops, keys, queries, v, dscores, dkeys, dqueries, dv)
         self._library.pointer_backward(len(rows.lists), *keys.shape[1:], dscores.shape[1], *arrays)
+
+    def cascade_forward(  # noqa: D102
+        self, alone: Tensor, nearby: Tensor, similar: Tensor, far: Tensor, clicks: Tensor
+    ) -> None:
+        self._library.cascade_forward(*alone.shape, *_addresses(alone, nearby, similar, far, clicks))
+
+    def cascade_backward(  # noqa: D102
+        self,
+        alone: Tensor,
+        nearby: Tensor,
+        similar: Tensor,
+        far: Tensor,
+        clicks: Tensor,
+        dclicks: Tensor,
+        dsimilar: Tensor,
+    ) -> None:
+        arrays = _addresses(alone, nearby, similar, far, clicks, dclicks, dsimilar)
+        self._library.cascade_backward(*alone.shape, *arrays)
 
     # Whole loops, without gradients
 

@@ -448,3 +448,49 @@ void pointer_backward(int64_t rows, int64_t n, int64_t d, int64_t steps, const i
         }
     }
 }
+
+#define NEARLY_ONE (1.0f - 1e-6f) /* as in kernels.py */
+
+static inline float apart(float click, float similar) {
+    float both = click * similar;
+    return 1.0f - (both < NEARLY_ONE ? both : NEARLY_ONE);
+}
+
+/* The clicks (lists, n) of a user who scans from the top: alone if no click above was similar, nearby if one was. far,
+ * 1 at first, becomes the probability that none was. */
+void cascade_forward(int64_t lists, int64_t n, const float *alone, const float *nearby, const float *similar, float *far,
+                     float *clicks) {
+#pragma omp parallel for if (lists * n * n > ENOUGH_WORK)
+    for (int64_t b = 0; b < lists; b++) {
+        float *restrict none = far + b * n;
+        for (int64_t k = 0; k < n; k++) {
+            const float *restrict like = similar + (b * n + k) * n;
+            float click = nearby[b * n + k] + none[k] * (alone[b * n + k] - nearby[b * n + k]);
+            clicks[b * n + k] = click;
+#pragma omp simd
+            for (int64_t i = k + 1; i < n; i++) none[i] *= apart(click, like[i]);
+        }
+    }
+}
+
+/* From the last item up, so that the gradient of every click below is whole when it is used. */
+void cascade_backward(int64_t lists, int64_t n, const float *alone, const float *nearby, const float *similar,
+                      const float *far, const float *clicks, float *dclicks, float *dsimilar) {
+#pragma omp parallel for if (lists * n * n > ENOUGH_WORK)
+    for (int64_t b = 0; b < lists; b++) {
+        const float *restrict if_far = alone + b * n, *restrict if_near = nearby + b * n, *restrict none = far + b * n;
+        float *restrict dclick = dclicks + b * n;
+        for (int64_t k = n - 1; k >= 0; k--) {
+            const float *restrict like = similar + (b * n + k) * n;
+            float *restrict dlike = dsimilar + (b * n + k) * n;
+            float click = clicks[b * n + k], total = 0.0f;
+#pragma omp simd reduction(+ : total)
+            for (int64_t i = k + 1; i < n; i++) {
+                float dproduct = -dclick[i] * (if_far[i] - if_near[i]) * none[i] / apart(click, like[i]);
+                dlike[i] = dproduct * click;
+                total += dproduct * like[i];
+            }
+            dclick[k] += total;
+        }
+    }
+}

@@ -31,7 +31,7 @@ from seq2slate.model.inputs import InputSizes, NetworkInputs
 from seq2slate.model.kernels import Rows, fused_kernels_for
 from seq2slate.model.pointer import Keys, pointer_scores
 from seq2slate.model.recurrent import LAYERS, LstmLayer, RecurrentLayer, State
-from seq2slate.model.resemblance import Resemblance
+from seq2slate.model.resemblance import STRETCH, ClickModel, Resemblance
 
 ENCODERS = ("recurrent", "attention")
 DECODERS = ("sequential", "one-step")
@@ -119,6 +119,8 @@ class Encoded:
     """(B, N) what an item's score starts with, if anything."""
     interaction: Tensor | None
     """(B, N, N) what a placed item (first index) adds to the score of another (second), if anything."""
+    clicks: ClickModel | None
+    """How the clicks of the log came about, if the network has a notion of that."""
     keep: Tensor | None
     """(B, D) the dropout of the decoder's outputs: the same when slates are drawn and when they are scored."""
 
@@ -157,7 +159,7 @@ class SlateNetwork(nn.Module):
             if isinstance(self.encoder, AttentionEncoder):
                 self.encoder.reset_parameters(generator, self.config.initial_range)
             if self.prior is not None:
-                self.prior.copy_(-torch.log1p(torch.arange(_PRIOR_POSITIONS)))
+                self.prior.copy_(-torch.log1p(torch.arange(_PRIOR_POSITIONS)) / STRETCH)
             if self.resemblance is not None:
                 self.resemblance.reset_parameters()
                 self.v.zero_()  # what the recurrent part has to say comes on top
@@ -177,7 +179,8 @@ class SlateNetwork(nn.Module):
 
     def encode(self, inputs: NetworkInputs, *, generator: torch.Generator | None = None) -> Encoded:
         """Read the lists. Dropout takes place if the network is in training mode, drawn from the generator."""
-        items = self._dropped(self._item_vectors(inputs), generator)
+        vectors = self._item_vectors(inputs)
+        items = self._dropped(vectors, generator)
         if self._can_read_at_once(items):
             keys, states = self._read_at_once(items, inputs.mask)
             keep = None
@@ -185,12 +188,13 @@ class SlateNetwork(nn.Module):
             memory, states = self._read(items, inputs.mask, generator)
             keys = Keys.of(self._dropped(memory, generator).transpose(0, 1) @ self.w_enc)
             keep = self._keep(memory, generator)
-        bias, interaction = self._bias(inputs.mask), None
+        bias, interaction, clicks = self._bias(inputs.mask), None, None
         if self.resemblance is not None:
-            bias, interaction = self.resemblance(items, inputs.mask, bias)
+            clicks = self.resemblance(vectors, inputs.mask, bias)
+            bias, interaction = self.resemblance.scores(clicks, inputs.mask)
         if self.config.decoder == "one-step":
             interaction = None  # nothing is placed before the first step
-        return Encoded(items, keys, states, inputs.mask, bias, interaction, keep)
+        return Encoded(items, keys, states, inputs.mask, bias, interaction, clicks, keep)
 
     def _item_vectors(self, inputs: NetworkInputs) -> Tensor:
         """Return (N, B, I): dense columns, embeddings, and what is known of the list, side by side."""
@@ -271,7 +275,7 @@ class SlateNetwork(nn.Module):
         if self.prior is None:
             return None
         positions = torch.arange(mask.shape[1], device=mask.device).clamp(max=_PRIOR_POSITIONS - 1)
-        return self.prior[positions].expand(mask.shape[0], -1)
+        return (self.prior * STRETCH)[positions].expand(mask.shape[0], -1)
 
     # Dropout
 

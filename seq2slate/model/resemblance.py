@@ -1,40 +1,68 @@
-"""Who resembles whom in a list, and what that does to a score: a term of the score beyond the paper.
+"""Who resembles whom in a list, and what that does to a click: a term of the score beyond the paper.
 
 The paper leaves it to the recurrent state to remember which kinds of items stood before. What a click depends on can be
 said directly, with few weights, so that few lists are enough to learn it. For items i and k of one list:
 
-    distance     d_ik = Σ_f w_f² (b_f(x_if) - b_f(x_kf))², divided by its mean over the pairs of the list
+    distance     d_ik = Σ_f w_f² (b_f(x_if) - b_f(x_kf))², divided by its median over the pairs of the list
     similarity   s_ik = σ(sharpness · (threshold - d_ik))
-    relevance    r_i = u · x_i + prior_i + offset
-    smoothed     z_i = r_i + β · the mean of r over the list, weighted by e^{-d_ik / width}
-    effect       log(1 - p + p e^α) of k on i, where p = σ(z_k) · s_ik
+    appeal       z_i = u · x_i + prior_i + offset
+    nearby       n_i = 1 - Π (1 - c_k s_ik) over the items k above i: the probability of a click on a similar one
+    click        c_i = (1 - n_i) σ(z_i) + n_i σ(z_i + α)
 
-The effect says: with probability p item k speaks for or against item i, and multiplies its odds by e^α. There is one α
-for the items above i in base order, whose effects are added to z_i to make the score that i starts with, and one for
-the items placed before it. Both start at 0, so the sign is learned. Smoothing lets similar items lend each other their
-evidence. The mean distance makes "similar" mean similar for this list. b_f(x) = (e^{c x} - 1) / c, with c_f between 0
-and 1, undoes as far as it helps the logarithm of the columns' normalisation, which bends distances.
+The user scans the base order from the top, and a click nearby moves the odds of the next by e^α. α starts at 0, so
+whether items repel or attract is learned. n_i takes the clicks above for independent, which they are not quite. The
+score of item i starts with log c_i, and an item k that is placed adds log(1 - p + p e^β) to it, where p = c_k s_ik.
+
+The median makes "similar" mean similar for this list. b_f(x) = (e^{c x} - 1) / c, with c_f between 0 and 1, undoes as
+far as it helps the logarithm of the columns' normalisation, which bends distances. There is no dropout here: a column
+that comes and goes would blur every distance.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-_STRETCH = 10.0
+from seq2slate.model.kernels import kernels_for
+
+STRETCH = 30.0
 """What is learned here is stored divided by this: Adam moves all numbers alike, and these have farther to go."""
-_START = {
-    "offset": 1.0,
-    "smoothing": 0.7,
-    "log_inverse_width": 0.7,
-    "threshold": 0.7,
-    "sharpness": 5.0,
-    "effect_above": 0.0,
-    "effect_placed": 0.0,
-}
+_START = {"offset": -0.5, "threshold": 1.0, "sharpness": 5.0, "effect_above": 0.0, "effect_placed": 0.0}
 _BEND = 0.3
+_LEAST = 1e-6
+"""No probability is nearer to 0 or 1 than this where its logarithm is taken."""
+
+
+@dataclass(frozen=True)
+class ClickModel:
+    """How the user is thought to click on the base order."""
+
+    appeal: Tensor
+    """(B, N) the log-odds of a click on each item, were there no other."""
+    similar: Tensor
+    """(B, N, N) how similar each pair is, between 0 and 1; 0 for an item and itself, and for padding."""
+    effect: Tensor
+    """() what a click nearby adds to the log-odds."""
+
+    def expected_clicks(self) -> Tensor:
+        """Return (B, N) the probability of each click, whatever happened above."""
+        alone, nearby = torch.sigmoid(self.appeal), torch.sigmoid(self.appeal + self.effect)
+        clicks: Tensor = _Cascade.apply(alone, nearby, self.similar)  # type: ignore[no-untyped-call]
+        return clicks
+
+    def log_likelihood(self, labels: Tensor, mask: Tensor) -> Tensor:
+        """Return (B,) the log-probability of the clicks (B, N) of the log, each given those above it."""
+        clicked = labels > 0
+        apart = torch.log1p(-self.similar.triu(1).clamp(max=1 - _LEAST))
+        far = (apart * clicked[:, :, None]).sum(1).exp()
+        alone, nearby = torch.sigmoid(self.appeal), torch.sigmoid(self.appeal + self.effect)
+        click = (nearby + far * (alone - nearby)).clamp(_LEAST, 1 - _LEAST)
+        return (torch.where(clicked, click, 1 - click).log() * mask).sum(1)
 
 
 class Resemblance(nn.Module):
@@ -52,51 +80,73 @@ class Resemblance(nn.Module):
         """All columns count alike, and none speaks for relevance."""
         self.relevance.zero_()
         self.log_weights.zero_()
-        self.bends.fill_(math.log(_BEND / (1 - _BEND)) / _STRETCH)
+        self.bends.fill_(math.log(_BEND / (1 - _BEND)) / STRETCH)
         for name, value in _START.items():
-            self.numbers[name].fill_(value / _STRETCH)
+            self.numbers[name].fill_(value / STRETCH)
 
-    def forward(self, items: Tensor, mask: Tensor, prior: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return what the scores start with (B, N), and what a placed item (first index) adds to another (B, N, N).
-
-        items (N, B, I), mask (B, N), and what is known beforehand of each item, (B, N).
-        """
+    def forward(self, items: Tensor, mask: Tensor, prior: Tensor | None) -> ClickModel:
+        """Return how clicks come about: items (N, B, I), mask (B, N), and what is known beforehand of each, (B, N)."""
         x = items.transpose(0, 1).where(mask[:, :, None], 0.0)
-        pairs = mask[:, :, None] & mask[:, None]
-        distances = self._distances(x, mask, pairs)
-        score = x @ (self.relevance * _STRETCH) + self._number("offset")
+        appeal = x @ (self.relevance * STRETCH) + self._number("offset")
         if prior is not None:
-            score = score + prior
-        score = score + self._smoothed(score, distances, pairs)
-        similar = torch.sigmoid(self._number("sharpness") * (self._number("threshold") - distances))
-        different = pairs & ~torch.eye(mask.shape[1], dtype=torch.bool, device=mask.device)
-        share = torch.sigmoid(score)[:, :, None] * similar * different
-        above = _effect(share.triu(1), self._number("effect_above")).sum(1)
-        return (score + above).where(mask, 0.0), _effect(share, self._number("effect_placed"))
+            appeal = appeal + prior
+        different = ~torch.eye(mask.shape[1], dtype=torch.bool, device=mask.device)
+        pairs = mask[:, :, None] & mask[:, None] & different
+        closeness = self._number("threshold") - self._distances(x, pairs)
+        similar = torch.sigmoid(self._number("sharpness") * closeness) * pairs
+        return ClickModel(appeal, similar, self._number("effect_above"))
+
+    def scores(self, clicks: ClickModel, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the scores start with (B, N), and what a placed item (first index) adds to another (B, N, N)."""
+        expected = clicks.expected_clicks()
+        share = expected[:, :, None] * clicks.similar
+        added = torch.log1p(torch.expm1(self._number("effect_placed")) * share)
+        return expected.clamp(min=_LEAST).log().where(mask, 0.0), added
 
     def _number(self, name: str) -> Tensor:
-        value: Tensor = self.numbers[name] * _STRETCH
+        value: Tensor = self.numbers[name] * STRETCH
         return value
 
-    def _distances(self, x: Tensor, mask: Tensor, pairs: Tensor) -> Tensor:
-        """Return the squared distances (B, N, N), with a mean of 1 over the pairs of each list."""
-        bend = torch.sigmoid(self.bends * _STRETCH)
-        places = torch.expm1(bend * x) / bend * torch.exp(self.log_weights * _STRETCH)
+    def _distances(self, x: Tensor, pairs: Tensor) -> Tensor:
+        """Return the squared distances (B, N, N), with a median of 1 over the pairs of each list."""
+        bend = torch.sigmoid(self.bends * STRETCH)
+        places = torch.expm1(bend * x) / bend * torch.exp(self.log_weights * STRETCH)
         places = places - places[:, :1]  # what all items share would cost the differences their digits
         squares = (places**2).sum(2)
         distances = squares[:, :, None] + squares[:, None] - 2 * places @ places.transpose(1, 2)
-        distances = distances.clamp(min=0) * pairs
-        lengths = mask.sum(1)
-        mean = distances.sum((1, 2)) / (lengths * (lengths - 1)).clamp(min=1)
-        return distances / mean.clamp(min=1e-6)[:, None, None]
-
-    def _smoothed(self, score: Tensor, distances: Tensor, pairs: Tensor) -> Tensor:
-        """Return β · the mean of the score over each item's neighbourhood."""
-        weights = torch.exp(-distances * self._number("log_inverse_width").exp()) * pairs
-        means = (weights @ score[:, :, None]).squeeze(2) / weights.sum(2).clamp(min=1e-6)
-        return self._number("smoothing") * means
+        distances = distances.clamp(min=0)
+        median = _medians(distances, pairs)
+        return distances / median.clamp(min=_LEAST)[:, None, None]
 
 
-def _effect(share: Tensor, strength: Tensor) -> Tensor:
-    """Return log(1 - p + p e^α): the mean over whether something applies of what it does to the odds."""
-    return torch.log1p(torch.expm1(strength) * share)
+def _medians(distances: Tensor, pairs: Tensor) -> Tensor:
+    """Return (B,) the lower median of the distances (B, N, N) of the pairs of each list; 1 where there is no pair."""
+    with torch.no_grad():
+        values = distances.masked_fill(~pairs, torch.inf).flatten(1)
+        counts = pairs.sum((1, 2)).tolist()  # every pair twice, so the lower median of all is that of either half
+        chosen = [
+            row.kthvalue(count // 2).indices if count else None for row, count in zip(values, counts, strict=True)
+        ]
+    rows = zip(distances.flatten(1), chosen, strict=True)
+    medians = [distances.new_ones(()) if place is None else row[place] for row, place in rows]
+    return torch.stack(medians) if medians else distances.new_ones(0)
+
+
+class _Cascade(torch.autograd.Function):
+    """The click probabilities of `ClickModel`, item by item from the top."""
+
+    @staticmethod
+    def forward(ctx: Any, alone: Tensor, nearby: Tensor, similar: Tensor) -> Tensor:
+        alone, nearby, similar = (tensor.contiguous() for tensor in (alone, nearby, similar))
+        far, clicks = torch.ones_like(alone), torch.empty_like(alone)
+        kernels_for(alone).cascade_forward(alone, nearby, similar, far, clicks)
+        ctx.save_for_backward(alone, nearby, similar, far, clicks)
+        return clicks
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dclicks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        alone, nearby, similar, far, clicks = ctx.saved_tensors
+        dclicks, dsimilar = dclicks.clone(memory_format=torch.contiguous_format), torch.zeros_like(similar)
+        kernels_for(alone).cascade_backward(alone, nearby, similar, far, clicks, dclicks, dsimilar)
+        return dclicks * far, dclicks * (1 - far), dsimilar

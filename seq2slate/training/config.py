@@ -68,6 +68,7 @@ class Preset:
 _SHORT_RUN = TrainingConfig(
     ObjectiveConfig(policy="greedy", step_weights="dcg", k=10),
     epochs=8,
+    batch_size=32,
     learning_rate=1e-3,
     anneal=True,
     warmup_steps=50,
@@ -76,14 +77,28 @@ _SHORT_RUN = TrainingConfig(
 )
 _OTHERS = NetworkConfig(hidden=64, dropout=0.4, initial_range=0.02, decoder="one-step")
 _ATTENTION = replace(_OTHERS, encoder="attention", layers=2, heads=4)
-_OTHERS_RUN = replace(_SHORT_RUN, batch_size=32)
 
 PRESETS = {
-    "default": Preset(NetworkConfig(hidden=64, dropout=0.2, base_prior=True, resemblance=True), _SHORT_RUN),
+    "default": Preset(
+        NetworkConfig(hidden=64, dropout=0.2, base_prior=True, resemblance=True),
+        replace(
+            _SHORT_RUN,
+            objective=ObjectiveConfig(
+                policy="sampling",
+                step_weights="dcg",
+                k=10,
+                credit="to_go",
+                score_term=0.05,
+                normalise=True,
+                click_term=1.0,
+            ),
+            epochs=5,
+        ),
+    ),
     "paper": Preset(NetworkConfig(), TrainingConfig()),
-    "dlcm": Preset(replace(_OTHERS, cell="gru", reversed_input=True), _OTHERS_RUN),
-    "prm": Preset(replace(_ATTENTION, position_embedding=True), _OTHERS_RUN),
-    "setrank": Preset(_ATTENTION, _OTHERS_RUN),
+    "dlcm": Preset(replace(_OTHERS, cell="gru", reversed_input=True), _SHORT_RUN),
+    "prm": Preset(replace(_ATTENTION, position_embedding=True), _SHORT_RUN),
+    "setrank": Preset(_ATTENTION, _SHORT_RUN),
 }
 """By the name that the command line gives them; the last three are other re-rankers of the literature.
 

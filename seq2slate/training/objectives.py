@@ -63,6 +63,8 @@ class ObjectiveConfig:
     """Of the moving average that is subtracted from losses and rewards."""
     reward: str = "NDCG@10"
     """What `reinforce` maximises: the name of a measure."""
+    click_term: float = 0.0
+    """Weight of -log p of the logged clicks, each given those above it; needs a network with `resemblance`."""
 
     def __post_init__(self) -> None:
         for name, choices in (("policy", Policy), ("credit", Credit), ("step_weights", StepWeights)):
@@ -90,6 +92,17 @@ class Objective:
     ) -> tuple[Tensor, Tensor]:
         """Return what to call `backward` on, and the loss (or the reward) of each list (B,) for people to watch."""
         encoded = network.encode(inputs, generator=generator)
+        surrogate, watched = self._of_slates(network, encoded, labels, generator)
+        if self.config.click_term:
+            if encoded.clicks is None:
+                raise UsageError("click_term needs a network with resemblance")
+            surrogate = surrogate - self.config.click_term * encoded.clicks.log_likelihood(labels, encoded.mask).mean()
+        return surrogate, watched
+
+    def _of_slates(
+        self, network: SlateNetwork, encoded: Encoded, labels: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Return the objective of the paper, and the loss or the reward of each list."""
         one_step = network.config.decoder == "one-step"
         if one_step and self.config.policy != "reinforce":
             return self._one_step(network, encoded, labels)

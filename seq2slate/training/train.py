@@ -37,7 +37,8 @@ class Choices:
         training = replace(preset.training, objective=replace(preset.training.objective, **objective), **run)
         network = replace(preset.network, **_chosen(decoder=self.decoder))
         if training.objective.policy == "reinforce":  # the paper does not regularise it
-            training, network = replace(training, l2=0.0), replace(network, dropout=0.0)
+            pure = replace(training.objective, click_term=0.0)
+            training, network = replace(training, l2=0.0, objective=pure), replace(network, dropout=0.0)
         return Preset(network, training)
 
 
