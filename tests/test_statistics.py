@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from seq2slate.errors import UsageError
-from seq2slate.evaluation.statistics import bootstrap_interval, mean_over_lists, randomisation_test
+from seq2slate.evaluation.statistics import (
+    bootstrap_interval,
+    mean_over_lists,
+    randomisation_test,
+    two_way_interval,
+)
 
 
 def with_nans(values: np.ndarray, seed: int = 0) -> np.ndarray:
@@ -168,3 +173,56 @@ def test_ten_thousand_lists_stay_within_bounds() -> None:
     finally:
         tracemalloc.stop()
     assert peak < 64 * 2**20  # all draws at once would be 160 MB and 800 MB
+
+
+# Seeds and lists
+
+
+def every_two_way_mean(values: np.ndarray) -> list[float]:
+    """The means of all equally likely draws of seeds and lists."""
+    n_seeds, n_lists = values.shape
+    return [
+        float(np.nanmean(values[np.ix_(seeds, lists)]))
+        for seeds in product(range(n_seeds), repeat=n_seeds)
+        for lists in product(range(n_lists), repeat=n_lists)
+        if not np.isnan(values[np.ix_(seeds, lists)]).all()
+    ]
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (2, 3), (3, 3), (2, 4)])
+@pytest.mark.parametrize("missing", [False, True])
+def test_the_two_way_interval_is_that_of_all_draws(shape: tuple[int, int], missing: bool) -> None:
+    values = np.random.default_rng(0).normal(size=shape)
+    if missing:
+        values[:, 1] = np.nan
+    expected = np.quantile(every_two_way_mean(values), [0.1, 0.9], method="median_unbiased")
+    found = two_way_interval(values, samples=100_000, level=0.8)
+    np.testing.assert_allclose(found, expected, atol=0.02)
+
+
+def test_leading_axes_share_their_draws() -> None:
+    values = np.random.default_rng(1).normal(size=(2, 3, 20))
+    values[0, :, 5] = np.nan
+    together = two_way_interval(values, samples=500, seed=3)
+    assert together.shape == (2, 2)
+    for one, interval in zip(values, together, strict=True):
+        np.testing.assert_allclose(two_way_interval(one, samples=500, seed=3), interval)
+
+
+def test_seeds_that_differ_widen_the_interval() -> None:
+    lists = np.random.default_rng(2).normal(size=200)
+    same, different = np.stack([lists] * 3), np.stack([lists - 1, lists, lists + 1])
+    widths = [float(np.diff(two_way_interval(values))[0]) for values in (same, different)]
+    assert widths[1] > 3 * widths[0]
+
+
+def test_too_few_lists_have_no_two_way_interval() -> None:
+    values = np.full((3, 2, 4), np.nan)
+    values[1, :, 0] = 1.0
+    values[2, :, :2] = 1.0
+    found = two_way_interval(values)
+    assert np.isnan(found[:2]).all()
+    assert found[2].tolist() == [1, 1]
+    assert np.isnan(two_way_interval(np.zeros((0, 0)))).all()
+    with pytest.raises(UsageError, match="level"):
+        two_way_interval([[1.0, 2.0]], level=1.5)
