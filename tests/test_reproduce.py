@@ -191,10 +191,12 @@ def test_a_cell_that_fails_costs_no_other(everything: Path, tmp_path: Path) -> N
         "the cat sat on the keyboard",
     ]
     assert "failed: one-step decoder (diverse-clicks, seed 1): the cat sat on the keyboard" in printed
+    assert 'raise ValueError("odd")' in (out / "failures.txt").read_text()
     rankers = {row["ranker"] for row in json.loads((out / "figure3.json").read_text())["rows"]}
     assert rankers == {"seq2slate", "one-step decoder"}
     failures, _ = reproduce("figure3", out)
     assert failures == {}
+    assert not (out / "failures.txt").exists()
     rankers = {row["ranker"] for row in json.loads((out / "figure3.json").read_text())["rows"]}
     assert rankers == {"seq2slate", "one-step decoder", "LambdaMART"}
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from seq2slate.atomic import atomic_path
 from seq2slate.errors import UsageError
 from seq2slate.evaluation.report import write_report
 from seq2slate.reproduce import pictures
@@ -30,6 +31,9 @@ from seq2slate.reproduce.watch import CellBar
 from seq2slate.reproduce.workers import Failure, do_cells
 from seq2slate.training.config import PRESETS
 
+_DECODERS = "cells/decoders.json"
+_GENERATED = "generated"
+
 
 def reproduce(
     target: str, out: Path, settings: Settings, *, data: str | None = None, jobs: int = 1, console: Console
@@ -44,6 +48,7 @@ def reproduce(
     missing = [cell for cell in cells if not (out / "cells" / cell.file).exists()]
     with CellBar(len(cells), done=len(cells) - len(missing)) as bar:
         do_cells(missing, out, settings, jobs=jobs, watcher=bar)
+    _write_failures(out / "failures.txt", bar.failures)
     wanted = TARGETS[:-1] if target == "all" else (target,)
     if "timing" in wanted and not (out / _DECODERS).exists():
         write_json(out / _DECODERS, decoder_times(out, settings))
@@ -58,7 +63,12 @@ def reproduce(
     return bar.failures
 
 
-_DECODERS = "cells/decoders.json"
+def _write_failures(path: Path, failures: Mapping[Cell, Failure]) -> None:
+    """Write where in the code each cell failed; nothing, and no old file, if none did."""
+    path.unlink(missing_ok=True)
+    if failures:
+        with atomic_path(path) as partial:
+            partial.write_text("\n".join(f"{cell}\n{failure.details}" for cell, failure in failures.items()))
 
 
 # The folder
@@ -86,9 +96,6 @@ def prepared(out: Path, settings: Settings, data: str | None) -> list[dict[str, 
     write_json(out / "run.json", (stored or {}) | wanted)
     prepare(folds, out / "data")
     return fold_facts(out / "data")
-
-
-_GENERATED = "generated"
 
 
 def _stored(out: Path) -> dict[str, Any] | None:

@@ -49,6 +49,8 @@ def say(
         yield _seconds(run["seconds"])
     for cell, failure in failures.items():
         yield Text(f"failed: {cell}: {failure.reason}", style="bold")
+    if failures:
+        yield Text("failures.txt has the details; the same command tries these cells again, and no others")
 
 
 def print_and_write(console: Console, parts: Iterable[RenderableType], path: Path) -> None:

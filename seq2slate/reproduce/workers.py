@@ -11,7 +11,7 @@ import os
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -87,7 +87,8 @@ class _Worker:
 
     def begin(self, cell: Cell) -> None:
         self.cell = cell
-        self.connection.send(cell)
+        with suppress(OSError):  # it died while it had nothing to do: `end` will find out
+            self.connection.send(cell)
 
     def end(self) -> tuple[Cell, Failure | None, bool]:
         """Return the cell, what went wrong with it, and whether the process can do more."""
@@ -95,7 +96,7 @@ class _Worker:
         cell, self.cell = self.cell, None
         try:
             return cell, self.connection.recv(), True
-        except EOFError:
+        except (EOFError, OSError):
             self.process.join()
             code = self.process.exitcode
             reason = f"its process ended with code {code}" + (
