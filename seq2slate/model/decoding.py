@@ -41,6 +41,14 @@ def choice_log_probabilities(scores: Tensor, slates: Tensor) -> Tensor:
     return logs.where(placed, 0.0)
 
 
+def check_options(k: int | None, temperature: float) -> None:
+    """Refuse a number of slots or a temperature that means nothing."""
+    if not temperature > 0:
+        raise UsageError(f"temperature must be above 0, got {temperature}")
+    if k is not None and k < 1:
+        raise UsageError(f"k must be at least 1, got {k}")
+
+
 @torch.no_grad()
 def decode(
     network: SlateNetwork,
@@ -55,10 +63,7 @@ def decode(
 
     With `positives` (B, N) a list may end once none of them is left, in training, where nothing that follows matters.
     """
-    if not temperature > 0:
-        raise UsageError(f"temperature must be above 0, got {temperature}")
-    if k is not None and k < 1:
-        raise UsageError(f"k must be at least 1, got {k}")
+    check_options(k, temperature)
     n_items = encoded.mask.shape[1]
     steps = n_items if k is None else min(k, n_items)
     draws = None

@@ -9,12 +9,16 @@ Shapes: B lists, R rows (the lists that a step works on), N items, K steps, D un
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from seq2slate.data.lists import FloatArray, IntArray
 from seq2slate.model.native import gemm_address, native_library
 
 LIMIT = 40.0
@@ -90,6 +94,22 @@ class LstmDecoder:
     """(B, D)"""
     wanted: Tensor
     """(B, N) bool; a list ends when none of these items is left."""
+
+
+@dataclass(frozen=True)
+class LstmNetwork:
+    """All weights of a network whose encoder and decoder are one LSTM layer each."""
+
+    encoder: LstmWeights
+    decoder: LstmWeights
+    w_enc: Tensor
+    """(D, D)"""
+    w_dec: Tensor
+    """(D, D)"""
+    go: Tensor
+    """(I,)"""
+    v: Tensor
+    """(D,)"""
 
 
 class Kernels(Protocol):
@@ -286,6 +306,13 @@ class _CDecoder(ctypes.Structure):
     ]
 
 
+class _CNetwork(ctypes.Structure):
+    _fields_ = [
+        *[(name, _CLstm) for name in ("encoder", "decoder")],
+        *[(name, ctypes.c_void_p) for name in ("w_enc", "w_dec", "go", "v")],
+    ]
+
+
 class NativeKernels:
     """The functions in C, for float32 on the CPU."""
 
@@ -304,6 +331,7 @@ class NativeKernels:
             "cascade_backward": [integer] * 2 + [pointer] * 7,
             "lstm_encode": [pointer, pointer, integer, integer] + [pointer] * 6,
             "lstm_decode": [pointer] * 3,
+            "place_list": [pointer, pointer, integer, integer, ctypes.c_float] + [pointer] * 6,
         }.items():
             getattr(library, name).argtypes = arguments
 
@@ -381,6 +409,49 @@ class NativeKernels:
         )
         now, net = _in_c(decoding), _CDecoder(_layer_in_c(decoder.layer), *others)
         _check_memory(self._library.lstm_decode(self._gemm, ctypes.byref(now), ctypes.byref(net)))
+
+    def list_placer(self, network: LstmNetwork) -> ListPlacer:
+        """Return what places the items of one list at a time; it may be called from several threads at once."""
+        return ListPlacer(self._library.place_list, self._gemm, network)
+
+
+class ListPlacer:
+    """A network of two LSTM layers, ready for single lists: arrays go in, and one call to C does it all."""
+
+    def __init__(self, place_list: Callable[..., int], gemm: int | None, network: LstmNetwork) -> None:
+        self._place_list, self._gemm, self._network = place_list, gemm, network
+        others = _addresses(network.w_enc, network.w_dec, network.go, network.v)
+        self._in_c = _CNetwork(_layer_in_c(network.encoder), _layer_in_c(network.decoder), *others)
+        self._address = ctypes.addressof(self._in_c)
+
+    def place(
+        self,
+        items: FloatArray,
+        steps: int,
+        *,
+        bias: FloatArray | None = None,
+        interaction: FloatArray | None = None,
+        draws: FloatArray | None = None,
+        sharpness: float = 1.0,
+    ) -> tuple[IntArray, FloatArray]:
+        """Return the slate (steps,) of items (N, I) and log-probabilities (steps,), under softmax(score · sharpness).
+
+        The items are the best ones, or with draws (steps,) drawn; bias (N,), which is overwritten, and interaction
+        (N, N) are those of `Decoding`.
+        """
+        slate, logs = np.empty(steps, np.int64), np.empty(steps, np.float32)
+        if steps:
+            arrays = [_address_of(array) for array in (items, bias, interaction, draws, slate, logs)]
+            _check_memory(self._place_list(self._gemm, self._address, len(items), steps, sharpness, *arrays))
+        return slate, logs
+
+
+def _address_of(array: npt.NDArray[Any] | None) -> int | None:
+    if array is None:
+        return None
+    if not array.flags.c_contiguous or array.dtype not in (np.float32, np.int64):
+        raise ValueError("the C kernels need contiguous arrays, float32 or int64")
+    return array.ctypes.data
 
 
 def _in_c(state: Decoding) -> _CDecoding:

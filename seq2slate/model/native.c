@@ -1,11 +1,14 @@
 /* The inner loops of the network, for the CPU. native.py compiles this file once with the machine's own C compiler;
  * kernels.py holds the same functions in PyTorch, which run where there is no compiler and check these in the tests.
  * All arrays are float32 (indices int64, flags uint8) and contiguous. */
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define BLOCK 64 /* units handled at once: few enough that the sums over items stay in registers */
+#define REGISTER 16 /* floats handled at once where nothing is kept between them */
+#define ROWS_AT_ONCE 8 /* of a matrix that meets a single row */
 #define ITEMS_AT_ONCE 64 /* items whose numbers are gathered before they are scored */
 #define ENOUGH_WORK 65536 /* elements below which a second thread costs more than it brings */
 #define LISTS_AT_ONCE 16 /* lists decoded together: enough for fast products, few enough for their keys to stay in the cache */
@@ -379,6 +382,106 @@ int lstm_decode(gemm_function *gemm, const decoding *now, const decoder *net) {
         free(memory);
     }
     return failed;
+}
+
+/* One list at a time: the products are of a single row with a matrix, and take as long as reading the matrix does. */
+
+/* out (columns) += x (inner) times matrix (inner, columns), which is read once, in order, and fetched ahead. */
+static void add_row_product(int64_t inner, int64_t columns, const float *restrict x, const float *restrict matrix,
+                            float *restrict out) {
+    const int64_t whole = columns - columns % REGISTER;
+    int64_t k = 0;
+    for (; k + ROWS_AT_ONCE <= inner; k += ROWS_AT_ONCE) {
+        const float *restrict rows = matrix + k * columns;
+        for (int64_t start = 0; start < whole; start += REGISTER) {
+            for (int64_t r = 0; r < ROWS_AT_ONCE; r++) __builtin_prefetch(rows + (ROWS_AT_ONCE + r) * columns + start);
+            for (int64_t u = start; u < start + REGISTER; u++) {
+                float sum = out[u];
+                for (int64_t r = 0; r < ROWS_AT_ONCE; r++) sum += x[k + r] * rows[r * columns + u];
+                out[u] = sum;
+            }
+        }
+        for (int64_t u = whole; u < columns; u++)
+            for (int64_t r = 0; r < ROWS_AT_ONCE; r++) out[u] += x[k + r] * rows[r * columns + u];
+    }
+    for (; k < inner; k++)
+        for (int64_t u = 0; u < columns; u++) out[u] += x[k] * matrix[k * columns + u];
+}
+
+/* From one state to the next; gates (4d) hold the input times weight_input. */
+static void advance(const lstm *layer, float *gates, const float *h_before, const float *c_before, float *h, float *c) {
+    const int64_t d = layer->d;
+    add_row_product(d, 4 * d, h_before, layer->weight_hidden, gates);
+    lstm_row(d, gates, gates + d, gates + 2 * d, gates + 3 * d, layer->bias, c_before, c, h);
+}
+
+/* The log-probability of a choice over the items still left after it, under the softmax of score * sharpness. */
+static float log_probability(int64_t n, const uint8_t *left, const float *score, float sharpness, int64_t choice) {
+    float best = score[choice];
+    for (int64_t i = 0; i < n; i++)
+        if (left[i] && score[i] > best) best = score[i];
+    float total = fast_exp(limited((score[choice] - best) * sharpness, 87.0f));
+    for (int64_t i = 0; i < n; i++)
+        if (left[i]) total += fast_exp(limited((score[i] - best) * sharpness, 87.0f));
+    return (score[choice] - best) * sharpness - logf(total);
+}
+
+/* A network with one LSTM layer as its encoder and one as its decoder. */
+typedef struct {
+    lstm encoder, decoder;
+    const float *w_enc, *w_dec, *go, *v;
+} lstm_network;
+
+/* Read x (n, inputs): outputs (n + 1, d) after a first row of zeros, c (2, d) with the last state in row n % 2, and the factors
+ * of the keys (n, d). gates (n, 4d) are overwritten. */
+static void encode_list(gemm_function *gemm, const lstm_network *net, int64_t n, const float *x, float *gates, float *outputs,
+                        float *c, float *keys) {
+    const int64_t d = net->encoder.d;
+    product(gemm, n, 4 * d, net->encoder.inputs, x, net->encoder.weight_input, 0.0f, gates);
+    for (int64_t t = 0; t < n; t++) {
+        float *h = outputs + t * d;
+        advance(&net->encoder, gates + t * 4 * d, h, c + t % 2 * d, h + d, c + (t + 1) % 2 * d);
+    }
+    product(gemm, n, d, d, outputs + d, net->w_enc, 0.0f, keys);
+    for (int64_t k = 0; k < n * d; k++) keys[k] = fast_exp(2.0f * limited(keys[k], 40.0f));
+}
+
+/* Place the first items of one list of n > 0 items x (n, inputs), and say with what log-probability each was placed. bias (n),
+ * which is overwritten, interaction (n, n) and draws (steps) may be null. Returns 0, or 1 if there is no memory. */
+int place_list(gemm_function *gemm, const lstm_network *net, int64_t n, int64_t steps, float sharpness, const float *x,
+               float *bias, const float *interaction, const float *draws, int64_t *slate, float *log_probabilities) {
+    const int64_t d = net->decoder.d, f = net->decoder.inputs;
+    float *memory = calloc((size_t)(n * 4 * d + (n + 1) * d + n * d + 9 * d + steps * n), sizeof(float));
+    uint8_t *left = malloc((size_t)n);
+    if (!memory || !left) {
+        free(memory), free(left);
+        return 1;
+    }
+    float *read = memory, *outputs = read + n * 4 * d, *keys = outputs + (n + 1) * d, *c = keys + n * d;
+    float *h = c + 2 * d, *query = h + 2 * d, *gates = query + d, *scores = gates + 4 * d;
+    encode_list(gemm, net, n, x, read, outputs, c, keys);
+    memcpy(h + n % 2 * d, outputs + n * d, d * sizeof(float));
+    memset(left, 1, (size_t)n);
+    const int all_at_once = 4 * steps > n; /* a row costs a quarter then, of what it costs alone */
+    if (all_at_once) product(gemm, n, 4 * d, f, x, net->decoder.weight_input, 0.0f, read);
+    const decoding now = {1, n, d, steps, sharpness, keys, net->v, draws, interaction, bias, left, scores, slate};
+    const float total = sum_of(d, net->v), top = largest(n * d, keys);
+    for (int64_t step = 0, item = -1; step < steps; step++) {
+        const int64_t before = (n + step) % 2, after = 1 - before;
+        memset(gates, 0, 4 * d * sizeof(float));
+        if (item < 0 || !all_at_once)
+            add_row_product(f, 4 * d, item < 0 ? net->go : x + item * f, net->decoder.weight_input, gates);
+        else
+            memcpy(gates, read + item * 4 * d, 4 * d * sizeof(float));
+        advance(&net->decoder, gates, h + before * d, c + before * d, h + after * d, c + after * d);
+        memset(query, 0, d * sizeof(float));
+        add_row_product(d, d, h + after * d, net->w_dec, query);
+        for (int64_t u = 0; u < d; u++) query[u] = fast_exp(2.0f * limited(query[u], 40.0f));
+        item = place_next(&now, 0, step, total, top, query);
+        log_probabilities[step] = log_probability(n, left, scores + step * n, sharpness, item);
+    }
+    free(memory), free(left);
+    return 0;
 }
 
 /* The scores of all steps of given slates: queries (steps, rows, d), of which list lists[r] has the first stops[r] steps;

@@ -137,6 +137,7 @@ class SlateNetwork(nn.Module):
         n_inputs = sizes.dense + sizes.context + embedded + config.position_input
         if n_inputs == 0:
             raise UsageError("there is no column to learn from: give features, or name categorical or context columns")
+        self.n_inputs = n_inputs
         hidden, layer = config.hidden, LAYERS[config.cell]
         self.encoder = _encoder(n_inputs, config)
         decoder_layers = config.layers if config.encoder == "recurrent" else 1
@@ -179,7 +180,7 @@ class SlateNetwork(nn.Module):
 
     def encode(self, inputs: NetworkInputs, *, generator: torch.Generator | None = None) -> Encoded:
         """Read the lists. Dropout takes place if the network is in training mode, drawn from the generator."""
-        vectors = self._item_vectors(inputs)
+        vectors = self.item_vectors(inputs)
         items = self._dropped(vectors, generator)
         if self._can_read_at_once(items):
             keys, states = self._read_at_once(items, inputs.mask)
@@ -196,7 +197,7 @@ class SlateNetwork(nn.Module):
             interaction = None  # nothing is placed before the first step
         return Encoded(items, keys, states, inputs.mask, bias, interaction, clicks, keep)
 
-    def _item_vectors(self, inputs: NetworkInputs) -> Tensor:
+    def item_vectors(self, inputs: NetworkInputs) -> Tensor:
         """Return (N, B, I): dense columns, embeddings, and what is known of the list, side by side."""
         sizes, (n_items, n_lists) = self.sizes, inputs.dense.shape[:2]
         columns = [inputs.dense]

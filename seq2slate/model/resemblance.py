@@ -34,7 +34,7 @@ STRETCH = 30.0
 """What is learned here is stored divided by this: Adam moves all numbers alike, and these have farther to go."""
 _START = {"offset": -0.5, "threshold": 1.0, "sharpness": 5.0, "effect_above": 0.0, "effect_placed": 0.0}
 _BEND = 0.3
-_LEAST = 1e-6
+LEAST = 1e-6
 """No probability is nearer to 0 or 1 than this where its logarithm is taken."""
 
 
@@ -58,10 +58,10 @@ class ClickModel:
     def log_likelihood(self, labels: Tensor, mask: Tensor) -> Tensor:
         """Return (B,) the log-probability of the clicks (B, N) of the log, each given those above it."""
         clicked = labels > 0
-        apart = torch.log1p(-self.similar.triu(1).clamp(max=1 - _LEAST))
+        apart = torch.log1p(-self.similar.triu(1).clamp(max=1 - LEAST))
         far = (apart * clicked[:, :, None]).sum(1).exp()
         alone, nearby = torch.sigmoid(self.appeal), torch.sigmoid(self.appeal + self.effect)
-        click = (nearby + far * (alone - nearby)).clamp(_LEAST, 1 - _LEAST)
+        click = (nearby + far * (alone - nearby)).clamp(LEAST, 1 - LEAST)
         return (torch.where(clicked, click, 1 - click).log() * mask).sum(1)
 
 
@@ -101,7 +101,7 @@ class Resemblance(nn.Module):
         expected = clicks.expected_clicks()
         share = expected[:, :, None] * clicks.similar
         added = torch.log1p(torch.expm1(self._number("effect_placed")) * share)
-        return expected.clamp(min=_LEAST).log().where(mask, 0.0), added
+        return expected.clamp(min=LEAST).log().where(mask, 0.0), added
 
     def _number(self, name: str) -> Tensor:
         value: Tensor = self.numbers[name] * STRETCH
@@ -116,7 +116,7 @@ class Resemblance(nn.Module):
         distances = squares[:, :, None] + squares[:, None] - 2 * places @ places.transpose(1, 2)
         distances = distances.clamp(min=0)
         median = _medians(distances, pairs)
-        return distances / median.clamp(min=_LEAST)[:, None, None]
+        return distances / median.clamp(min=LEAST)[:, None, None]
 
 
 def _medians(distances: Tensor, pairs: Tensor) -> Tensor:

@@ -1,0 +1,207 @@
+"""A trained model, ready for one request after another: the raw columns of a list in, its slate out.
+
+The usual path from lists to slates is made for batches; for a single list most of its time is overhead. Here everything
+that does not depend on the request is done beforehand, and a network of two LSTM layers, which is what the presets
+`paper` and `default` make, runs in one call to C (`place_list` in `model/native.c`). All others take the usual path.
+
+The slates are those of `Seq2Slate.decode`, and so are the log-probabilities of the best slate. A slate that is drawn
+comes with the log-propensities of the draw, at the temperature it was drawn with: what a log must keep.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.special import expit
+
+from seq2slate.data.features import EncodedLists
+from seq2slate.data.lists import Batch, FloatArray, IntArray
+from seq2slate.data.ranker import NO_ITEM
+from seq2slate.errors import UsageError
+from seq2slate.model.decoding import check_options, choice_log_probabilities, decode
+from seq2slate.model.inputs import InputLists
+from seq2slate.model.kernels import ListPlacer, LstmNetwork, fused_kernels_for, kernels_for
+from seq2slate.model.network import SlateNetwork
+from seq2slate.model.recurrent import LstmLayer
+from seq2slate.model.resemblance import LEAST, STRETCH, Resemblance
+from seq2slate.model.saving import load_saved
+from seq2slate.model.seq2slate import KIND, Seq2Slate
+
+
+class Runtime:
+    """A model for one list at a time, from any number of threads at once. It is a Ranker, too.
+
+    >>> from seq2slate import ItemLists, NetworkConfig
+    >>> features = np.random.default_rng(0).normal(size=(9, 4))
+    >>> runtime = Runtime(Seq2Slate.create(ItemLists(features, [0, 9]), NetworkConfig(hidden=8)))
+    >>> slate, log_probabilities = runtime.slate(features[:5], k=3)
+    >>> slate.shape, bool((log_probabilities < 0).all())
+    ((3,), True)
+    """
+
+    def __init__(self, model: Seq2Slate) -> None:
+        """Take the weights as they are now; what happens to the model later changes nothing here."""
+        self.transform = model.transform
+        self._network = copy.deepcopy(model.network).cpu().eval()
+        self._placer = _list_placer(self._network)
+        self._prior = None if self._network.prior is None else _numbers(self._network.prior)
+        resemblance = self._network.resemblance
+        self._resemblance = None if resemblance is None else _ListResemblance(resemblance)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Runtime:
+        """Open the folder of a trained model."""
+        saved = load_saved(folder)
+        if saved.kind != KIND:
+            raise UsageError(f"{folder} holds a {saved.kind!r} ranker, and only a network can be served this way")
+        return cls(Seq2Slate.from_saved(saved))
+
+    def slate(
+        self,
+        features: npt.ArrayLike,
+        k: int | None = None,
+        *,
+        categorical: Mapping[str, Sequence[str | None]] | None = None,
+        context: Mapping[str, str | float | None] | None = None,
+        generator: torch.Generator | None = None,
+        temperature: float = 1.0,
+    ) -> tuple[IntArray, FloatArray]:
+        """Return the slate of one list, as positions in it, and the log-probability of each choice.
+
+        features (n, F) are raw, in base order; text columns have n values, and context columns one. With a generator
+        the slate is drawn, and its log-probabilities are those of the draw.
+        """
+        encoded = self.transform.apply_arrays(features, categorical, context)
+        return self._slate(encoded, k, generator, temperature)
+
+    def rank(self, batch: Batch, k: int | None = None) -> IntArray:
+        """Return the best slates (B, K) of a batch, one list after the other."""
+        encoded, offsets = self.transform.apply(batch.lists), batch.lists.offsets
+        slates = np.full((len(batch), batch.n_slots if k is None else min(k, batch.n_slots)), NO_ITEM)
+        for number in range(len(batch)):
+            placed, _ = self._slate(_one_list(encoded, offsets, number), k, None, 1.0)
+            slates[number, : len(placed)] = placed
+        return slates
+
+    def _slate(
+        self, encoded: EncodedLists, k: int | None, generator: torch.Generator | None, temperature: float
+    ) -> tuple[IntArray, FloatArray]:
+        check_options(k, temperature)
+        if self._placer is None:
+            return self._decoded(encoded, k, generator, temperature)
+        items = self._item_vectors(encoded)
+        steps = len(items) if k is None else min(k, len(items))
+        bias, interaction = self._terms(items) if steps else (None, None)
+        if generator is None:
+            return self._placer.place(items, steps, bias=bias, interaction=interaction)
+        draws = torch.rand(1, steps, generator=generator, device=generator.device).cpu().numpy()
+        return self._placer.place(
+            items, steps, bias=bias, interaction=interaction, draws=draws, sharpness=1 / temperature
+        )
+
+    @torch.no_grad()
+    def _decoded(
+        self, encoded: EncodedLists, k: int | None, generator: torch.Generator | None, temperature: float
+    ) -> tuple[IntArray, FloatArray]:
+        """Take the path that every network can take."""
+        inputs = InputLists(encoded, np.array([len(encoded.dense)])).batch()
+        decoded = decode(self._network, self._network.encode(inputs), k, generator=generator, temperature=temperature)
+        scores = decoded.scores if generator is None else decoded.scores / temperature
+        return decoded.slates[0].numpy(), choice_log_probabilities(scores, decoded.slates)[0].numpy()
+
+    @torch.no_grad()
+    def _item_vectors(self, encoded: EncodedLists) -> FloatArray:
+        """Return (n, I) what the network reads of each item."""
+        if encoded.dense.shape[1] == self._network.n_inputs:  # nothing but numbers
+            return encoded.dense
+        inputs = InputLists(encoded, np.array([len(encoded.dense)])).batch()
+        return np.ascontiguousarray(self._network.item_vectors(inputs)[:, 0].numpy())
+
+    def _terms(self, items: FloatArray) -> tuple[FloatArray | None, FloatArray | None]:
+        """Return what the scores start with (n,), and what a placed item adds to another (n, n), if anything."""
+        prior = None
+        if self._prior is not None:
+            prior = np.take(self._prior, np.arange(len(items)), mode="clip")
+        if self._resemblance is None:
+            return prior, None
+        return self._resemblance.scores(items, prior)
+
+
+class _ListResemblance:
+    """`model.resemblance` for a single list without padding, in NumPy: the same numbers for a third of the overhead."""
+
+    def __init__(self, resemblance: Resemblance) -> None:
+        bends = expit(_numbers(resemblance.bends))
+        self._bends, self._weights = bends, np.exp(_numbers(resemblance.log_weights)) / bends
+        self._relevance = _numbers(resemblance.relevance)
+        self._numbers = {name: _numbers(value) for name, value in resemblance.numbers.items()}
+
+    def scores(self, items: FloatArray, prior: FloatArray | None) -> tuple[FloatArray, FloatArray]:
+        """Return the start of the scores (n,) and the interaction (n, n) of items (n, I)."""
+        numbers = self._numbers
+        similar = expit(numbers["sharpness"] * (numbers["threshold"] - self._distances(items)))
+        np.fill_diagonal(similar, 0)
+        appeal = items @ self._relevance + numbers["offset"]
+        if prior is not None:
+            appeal += prior
+        expected = _expected_clicks(appeal, numbers["effect_above"], similar)
+        added = np.log1p(np.expm1(numbers["effect_placed"]) * (expected[:, None] * similar))
+        return np.log(np.maximum(expected, np.float32(LEAST))), added
+
+    def _distances(self, items: FloatArray) -> FloatArray:
+        """Return the squared distances (n, n), with a median of 1 over the pairs."""
+        distances: FloatArray
+        places = np.expm1(self._bends * items) * self._weights
+        places -= places[0].copy()
+        squares = np.einsum("if,if->i", places, places)
+        distances = np.maximum(squares[:, None] + squares - 2 * (places @ places.T), 0)
+        n_pairs = len(items) * (len(items) - 1)
+        if n_pairs:
+            values = distances.copy()
+            np.fill_diagonal(values, np.inf)
+            middle = n_pairs // 2 - 1
+            distances /= max(np.partition(values, middle, axis=None)[middle], np.float32(LEAST))
+        return distances
+
+
+def _expected_clicks(appeal: FloatArray, effect: FloatArray, similar: FloatArray) -> FloatArray:
+    """Return (n,) the probability of each click, for a user who scans from the top."""
+    alone, nearby, clicks = expit(appeal), expit(appeal + effect), np.empty_like(appeal)
+    arrays = (alone, nearby, similar, np.ones_like(appeal), clicks)
+    tensors = [torch.from_numpy(array)[None] for array in arrays]
+    kernels_for(tensors[0]).cascade_forward(*tensors)
+    return clicks
+
+
+def _list_placer(network: SlateNetwork) -> ListPlacer | None:
+    """Return the network for single lists in C; None if it is of another kind, or there is no compiler."""
+    config, fused = network.config, fused_kernels_for(network.v)
+    plain = (config.encoder, config.layers, config.cell, config.decoder) == ("recurrent", 1, "lstm", "sequential")
+    if fused is None or not plain or config.bidirectional or config.reversed_input:
+        return None
+    encoder, decoder = network.encoder_layers[0][0], network.decoder_layers[0]
+    assert isinstance(encoder, LstmLayer), "that is what the cell says"
+    assert isinstance(decoder, LstmLayer), "that is what the cell says"
+    others = (network.w_enc, network.w_dec, network.go, network.v)
+    return fused.list_placer(LstmNetwork(encoder.weights, decoder.weights, *(weight.detach() for weight in others)))
+
+
+def _numbers(stored: torch.Tensor) -> FloatArray:
+    """Return what was learned as a number, which is stored divided by `STRETCH`."""
+    values: FloatArray = (stored.detach() * STRETCH).numpy()
+    return values
+
+
+def _one_list(encoded: EncodedLists, offsets: IntArray, number: int) -> EncodedLists:
+    rows, only = slice(offsets[number], offsets[number + 1]), slice(number, number + 1)
+    return EncodedLists(
+        encoded.dense[rows],
+        {name: codes[rows] for name, codes in encoded.categorical.items()},
+        encoded.context[only],
+        {name: codes[only] for name, codes in encoded.context_categorical.items()},
+    )
