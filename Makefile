@@ -20,7 +20,7 @@ $(VENV)/.user: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.developer: $(VENV)/.user
 	@echo "Installing the tools for tests and checks …"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[baselines,dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[baselines,serve,dev]'
 	@touch $@
 
 setup: $(VENV)/.developer ## make .venv with everything that tests, checks and benchmarks need

@@ -33,6 +33,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Re-rank whole slates: lists in, slates out, with the simulated users and metrics to judge them.",
 )
+log_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The log of the re-ranking service.")
+app.add_typer(log_app, name="log")
+LogUrl = Annotated[str, typer.Argument(help="A SQLite file, or postgresql://user@host/database.")]
 Eta = Annotated[float | None, typer.Option(min=0, help="Position i is seen with probability 1 / i^eta.")]
 Quantile = Annotated[
     float | None, typer.Option("--q", min=0, max=1, help="Share of the pairs of a list that are similar.")
@@ -326,6 +329,22 @@ def rerank(
 
 
 @app.command()
+def export(
+    model: Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="Folder of a trained model.")],
+    out: Annotated[Path | None, typer.Option(help="File to write; MODEL_DIR/model.onnx if not given.")] = None,
+) -> None:
+    """Write a model as one ONNX file, after comparing its slates with the network's on random lists."""
+    try:
+        from seq2slate.serving.export import export_onnx
+    except ModuleNotFoundError as missing:
+        raise UsageError(f"{missing.name} is not installed: pip install 'seq2slate[serve]'") from missing
+
+    target = out or model / "model.onnx"
+    parity = export_onnx(model, target)
+    typer.echo(f"{target}: {parity}")
+
+
+@app.command()
 def report(
     run_dir: Annotated[Path, typer.Argument(help="Folder of a run, as `reproduce` writes it.")],
 ) -> None:
@@ -363,6 +382,45 @@ def reproduce(
         raise typer.Exit(_INTERRUPTED) from interruption
     if failures:
         raise typer.Exit(1)
+
+
+@log_app.command()
+def export(
+    log: LogUrl,
+    out: Annotated[Path, typer.Argument(help="Parquet file to write.")],
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="Leave out what was shown before.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Leave out what was shown then or later.")] = None,
+    arm: Annotated[str | None, typer.Option(help="Only this arm of the experiments.")] = None,
+) -> None:
+    """Write the slates of a log as lists to train on, with the clicks as labels.
+
+    A TIME is like 2026-01-31T12:00, in UTC unless it says otherwise, or in seconds since 1970.
+    """
+    from seq2slate.serving.log.export import export as write_log
+    from seq2slate.serving.log.export import parse_time
+    from seq2slate.serving.log.reading import Range
+    from seq2slate.serving.log.store import open_store
+
+    if out.suffix != ".parquet":
+        raise UsageError(f"{out}: a log is exported to a .parquet file")
+    first, last = (None if text is None else parse_time(text) for text in (since, until))
+    with open_store(log, create=False) as store:
+        total = write_log(store, out, Range(first, last, arm))
+    typer.echo(f"{out}: {total:,} lists")
+
+
+@log_app.command()
+def prune(
+    log: LogUrl,
+    before: Annotated[str, typer.Option(metavar="TIME", help="Delete what was shown before: 2026-01-31, or seconds.")],
+) -> None:
+    """Delete old slates and their clicks from a log; the counts of the experiments stay as they are."""
+    from seq2slate.serving.log.export import parse_time
+    from seq2slate.serving.log.store import open_store
+
+    with open_store(log, create=False) as store:
+        total = store.prune(parse_time(before))
+    typer.echo(f"{store.name}: {total:,} slates deleted")
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +59,10 @@ class NetworkInputs:
             {name: codes.to(device) for name, codes in self.context_categorical.items()},
             self.mask.to(device),
         )
+
+    def double(self) -> NetworkInputs:
+        """Return the same in float64."""
+        return replace(self, dense=self.dense.double(), context=self.context.double())
 
 
 class InputLists:

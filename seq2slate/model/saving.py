@@ -28,6 +28,9 @@ from seq2slate.errors import DataError
 FORMAT = 1
 """The version of the folder's layout; a folder with a higher one comes from a newer seq2slate."""
 
+WEIGHTS_FILE = "weights.safetensors"
+"""The file of a folder that holds the weights."""
+
 
 @dataclass(frozen=True)
 class SavedRanker:
@@ -43,9 +46,9 @@ class SavedRanker:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the folder whole, in place of one that is there already."""
         with _replaced_folder(Path(folder)) as partial:
-            save_file(self.weights, partial / "weights.safetensors")
+            save_file(self.weights, partial / WEIGHTS_FILE)
             self.transform.save(partial / "features.json")
-            head = {"format": FORMAT, "ranker": self.kind, "weights_sha256": _digest(partial / "weights.safetensors")}
+            head = {"format": FORMAT, "ranker": self.kind, "weights_sha256": _digest(partial / WEIGHTS_FILE)}
             (partial / "config.json").write_text(json.dumps(head | {"config": self.config}, indent=2) + "\n")
 
 
@@ -64,7 +67,7 @@ def load_saved(folder: str | os.PathLike[str]) -> SavedRanker:
         raise DataError(
             f"{path} has format {found}, and this seq2slate reads up to {FORMAT}: update seq2slate to open it"
         )
-    weights = path / "weights.safetensors"
+    weights = path / WEIGHTS_FILE
     if not weights.is_file() or _digest(weights) != digest:
         raise DataError(f"{weights} is missing or does not match the checksum in config.json: save or copy it again")
     try:

@@ -1,0 +1,184 @@
+"""From a trained model to one ONNX file, which is written only after its slates were found equal to the network's.
+
+The comparison runs in ONNX Runtime on 1,000 random lists of 1 to 200 items, in the range of the fitted columns and
+somewhat beyond, some with duplicates, some of nothing but one item again and again. Two programs round differently,
+so where two items have nearly the same score either may be first, and the rest of the slate follows from that. Such a
+slate is not taken on trust: the network goes through it in float64, and it passes only if every choice was within `TIE`
+of the best one. How many there were is said.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seq2slate.atomic import atomic_path
+from seq2slate.data.features import FeatureTransform, NumberColumns, Vocabulary
+from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists, offsets_from_lengths
+from seq2slate.errors import DataError, UsageError
+from seq2slate.model.decoding import choice_log_probabilities, first_scores, repeated_scores
+from seq2slate.model.inputs import InputLists
+from seq2slate.model.network import SlateNetwork
+from seq2slate.model.saving import WEIGHTS_FILE, load_saved
+from seq2slate.model.seq2slate import KIND, Seq2Slate
+from seq2slate.progress import track
+from seq2slate.serving.onnx_network import onnx_model
+from seq2slate.serving.onnx_ranker import FEATURES_NOTE, WEIGHTS_NOTE, OnnxRanker
+
+TIE = 1e-5
+"""Scores that are nearer than this are as good as equal; what float32 leaves of a score is a little better."""
+LOG_TOLERANCE = 1e-4
+"""How far apart the log-probabilities of a choice may be."""
+LENGTHS = np.repeat(np.arange(1, 201), 5)
+"""Of the lists that are compared."""
+_AT_ONCE = 25  # lists, so that a batch has several lengths and stays small
+
+
+@dataclass(frozen=True)
+class Parity:
+    """What the comparison found."""
+
+    n_lists: int
+    near_ties: int
+    """Lists whose slates differ because two scores were nearly equal."""
+    largest_gap: float
+    """Between the log-probabilities of the same choice."""
+
+    def __str__(self) -> str:
+        ties = f", but for {self.near_ties} in which scores nearer than {TIE:g} stand the other way" * bool(
+            self.near_ties
+        )
+        return f"slates equal on {self.n_lists:,} random lists{ties}; log-probabilities to {self.largest_gap:.1g}"
+
+
+def export_onnx(folder: str | os.PathLike[str], out: str | os.PathLike[str]) -> Parity:
+    """Write the model of a folder as an ONNX file, whole or not at all, after comparing it with the network."""
+    saved = load_saved(folder)
+    if saved.kind != KIND:
+        raise UsageError(f"{folder} holds a {saved.kind!r} ranker, and only a network can be exported")
+    model = Seq2Slate.from_saved(saved)
+    digest = hashlib.sha256((Path(folder) / WEIGHTS_FILE).read_bytes()).hexdigest()
+    content = onnx_model(model, {FEATURES_NOTE: model.transform.to_json(), WEIGHTS_NOTE: digest})
+    parity = compare(model, OnnxRanker(content))
+    with atomic_path(out) as partial:
+        partial.write_bytes(content)
+    return parity
+
+
+def compare(model: Seq2Slate, exported: OnnxRanker, *, lengths: IntArray = LENGTHS, seed: int = 0) -> Parity:
+    """Compare both on random lists; a difference that is no tie is an error that names the list and the slot."""
+    exact = copy.deepcopy(model.network).double()
+    near_ties, largest_gap = 0, 0.0
+    for batch in track(list(_random_batches(model.transform, lengths, seed)), "comparing"):
+        decoded = model.decode(batch.lists)
+        expected, expected_logs = decoded.slates.numpy(), decoded.log_probabilities.numpy()
+        slates, logs = exported.slates(batch)
+        differ = (slates != expected).any(axis=1)
+        if differ.any():
+            expected_logs[differ] = _checked_ties(model, exact, batch, np.flatnonzero(differ), slates, expected)
+        near_ties += int(differ.sum())
+        gap = float(np.abs(logs - expected_logs).max(initial=0))
+        if not gap <= LOG_TOLERANCE:
+            number, slot = np.argwhere(~(np.abs(logs - expected_logs) <= LOG_TOLERANCE))[0].tolist()
+            raise DataError(
+                f"{_named(batch, number)}, slot {slot}: the log-probability is {logs[number, slot]:g} in ONNX Runtime "
+                f"and {expected_logs[number, slot]:g} in the network: nothing was written"
+            )
+        largest_gap = max(largest_gap, gap)
+    return Parity(len(lengths), near_ties, largest_gap)
+
+
+def _checked_ties(
+    model: Seq2Slate, exact: SlateNetwork, batch: Batch, which: IntArray, slates: IntArray, expected: IntArray
+) -> FloatArray:
+    """Return the network's log-probabilities (R, K) of slates that differ, if every choice was as good as the best."""
+    scores, placed = _exact_scores(exact, model.transform, batch.lists[which], slates[which])
+    chosen = scores.gather(2, placed.clamp(min=0).unsqueeze(2)).squeeze(2)
+    short = torch.where(placed >= 0, scores.amax(2) - chosen, 0.0)
+    if not (short <= TIE).all():
+        row, slot = (~(short <= TIE)).nonzero()[0].tolist()
+        number = int(which[row])
+        first = int((slates[number] != expected[number]).argmax())
+        raise DataError(
+            f"{_named(batch, number)}: ONNX Runtime and the network differ from slot {first} on (items "
+            f"{slates[number, first]} and {expected[number, first]}), and in slot {slot} the item that ONNX Runtime "
+            f"places scores {short[row, slot]:.2g} less than the best one, which is no tie: nothing was written"
+        )
+    return choice_log_probabilities(scores, placed).float().numpy()
+
+
+@torch.no_grad()
+def _exact_scores(
+    exact: SlateNetwork, transform: FeatureTransform, lists: ItemLists, slates: IntArray
+) -> tuple[Tensor, Tensor]:
+    """Return the scores (R, K, N) of given slates in float64, and the slates as a tensor."""
+    inputs, placed = InputLists.of(lists, transform).batch().double(), torch.from_numpy(slates)
+    encoded = exact.encode(inputs)
+    if exact.config.decoder == "one-step":
+        return repeated_scores(first_scores(exact, encoded), placed, encoded.mask), placed
+    return exact.score(encoded, placed), placed
+
+
+def _named(batch: Batch, number: int) -> str:
+    return f"random list {batch.lists.list_ids[number].as_py()} of {batch.lists.lengths[number]} items"
+
+
+# Random lists
+
+
+def _random_batches(transform: FeatureTransform, lengths: IntArray, seed: int) -> Iterator[Batch]:
+    rng = np.random.default_rng(seed)
+    for start in range(0, len(lengths), _AT_ONCE):
+        part = lengths[start : start + _AT_ONCE]
+        yield _random_lists(transform, part, np.arange(start, start + len(part)), rng).batch()
+
+
+def _random_lists(
+    transform: FeatureTransform, lengths: IntArray, names: IntArray, rng: np.random.Generator
+) -> ItemLists:
+    """Return lists as the model might see them; every third has duplicates, every tenth nothing else."""
+    offsets = offsets_from_lengths(lengths)
+    rows = np.arange(offsets[-1])
+    for name, first, stop in zip(names, offsets[:-1], offsets[1:], strict=True):
+        if name % 10 == 0:
+            rows[first:stop] = first
+        elif name % 3 == 0:
+            rows[first:stop] = rng.integers(first, stop, stop - first)
+    numbers = _random_numbers(transform.context, len(lengths), rng)
+    context = {name: numbers[:, column] for column, name in enumerate(transform.context.names)}
+    texts = {name: _random_texts(known, len(lengths), rng) for name, known in transform.context_categorical.items()}
+    return ItemLists(
+        _random_numbers(transform.dense, len(rows), rng)[rows],
+        offsets,
+        list_ids=[str(name) for name in names],
+        feature_names=transform.dense.names,
+        categorical={name: _random_texts(known, len(rows), rng)[rows] for name, known in transform.categorical.items()},
+        context=context | texts,
+    )
+
+
+def _random_numbers(columns: NumberColumns, n_rows: int, rng: np.random.Generator) -> FloatArray:
+    """Return (rows, F) raw numbers twice as spread as those of the training; some are beyond what is clipped."""
+    spread = rng.normal(scale=2, size=(n_rows, len(columns.names)))
+    spread[rng.random(spread.shape) < 0.01] *= 10
+    std = np.divide(1, columns.inverse_std, out=np.ones(len(columns.names)), where=columns.inverse_std > 0)
+    values = columns.mean + spread * std
+    if columns.scaling == "signed-log":
+        values = np.sign(values) * np.expm1(np.minimum(np.abs(values), 80))  # e^80 is a float32
+    return values.astype(np.float32)
+
+
+def _random_texts(
+    known: Vocabulary, n_rows: int, rng: np.random.Generator
+) -> np.ndarray[tuple[int], np.dtype[np.object_]]:
+    """Return values of the vocabulary, missing ones and unknown ones."""
+    choices = np.array([*known.values, None, "\0never seen"], dtype=object)
+    return choices[rng.integers(0, len(choices), n_rows)]
