@@ -10,6 +10,7 @@ numbers: a moment is the seconds since 1970, a duration is in seconds. Rows coun
 
 What the columns alone cannot say stands as JSON in the schema metadata under `seq2slate`: the names of the features
 and, in the item layout, which columns are context. There an empty list is a row without `item_id` and `position`.
+Columns that are named `aside` there are for people who analyse the file, and are not read.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ def _check_schema(schema: Any, source: str) -> None:
     try:
         facts = _read_metadata(schema)
         is_newer = facts.get("version", _VERSION) > _VERSION
-        is_whole = is_newer or all(is_names(facts.get(key, [])) for key in ("feature_names", "context"))
+        is_whole = is_newer or all(is_names(facts.get(key, [])) for key in ("feature_names", "context", "aside"))
     except (ValueError, TypeError):
         is_newer = is_whole = False
     if is_newer:
@@ -161,11 +162,12 @@ def _no_rows(schema: Any) -> Any:
 
 
 def _plain(batch: Any) -> Any:
-    """Return the batch with all text as large_string, dictionaries resolved, and without the index of a DataFrame."""
+    """Return the batch with all text as large_string, dictionaries resolved, without a DataFrame's index and asides."""
+    aside = _read_metadata(batch.schema).get("aside", ())
     columns = {
         name: plain_column(column)
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        if not name.startswith("__index_level_")
+        if not name.startswith("__index_level_") and name not in aside
     }
     return pa.RecordBatch.from_pydict(columns, metadata=batch.schema.metadata)
 

@@ -1,0 +1,107 @@
+"""The log in PostgreSQL, for several replicas of a service that share it.
+
+`synchronous_commit` is never off here: with it off, the kill of a server process loses what was acknowledged in the
+last moments, and even durability "process" promises to survive that. A stronger setting of the server stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from seq2slate.errors import UsageError
+from seq2slate.serving.log.backend import BadRowError, ConflictError, Row, StoreError
+
+_TIMEOUTS = {"connect_timeout": "5", "tcp_user_timeout": "10000"}  # seconds, milliseconds; the URL may say otherwise
+_MIGRATION_LOCK = 0x5E925A7E  # any number, the same in every process
+_SYNCHRONOUS = (
+    "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+)
+
+
+class PostgresBackend:
+    """A database of a PostgreSQL server, by its URL."""
+
+    def __init__(self, url: str):
+        try:
+            options = conninfo_to_dict(url)
+        except psycopg.Error:  # whose words repeat the URL, and with it the password
+            raise UsageError("the PostgreSQL URL cannot be read; expected postgresql://user@host/database") from None
+        self._password = str(options.get("password") or "")
+        self._conninfo = make_conninfo(**{**_TIMEOUTS, **{name: str(value) for name, value in options.items()}})
+        place = options.get("host") or options.get("hostaddr") or "localhost"
+        port = f":{options['port']}" if options.get("port") else ""
+        self.name = f"postgresql://{place}{port}/{options.get('dbname') or ''}"
+
+    def connect(self, *, read_only: bool = False) -> PostgresConnection:
+        """Connect to the server; a reader sees one moment of the log for the whole of a transaction."""
+        try:
+            raw = psycopg.connect(self._conninfo, autocommit=True)
+            raw.execute(_SYNCHRONOUS)
+        except (psycopg.Error, UnicodeError) as error:
+            raise StoreError(f"{self.name}: {self._without_password(str(error))}") from None
+        if read_only:
+            raw.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            raw.read_only = True
+        return PostgresConnection(raw, self.name)
+
+    def _without_password(self, message: str) -> str:
+        return message.replace(self._password, "…") if self._password else message
+
+
+class PostgresConnection:
+    """A connection to the server."""
+
+    def __init__(self, raw: psycopg.Connection[Row], name: str):
+        self._raw = raw
+        self.name = name
+
+    @contextmanager
+    def transaction(self, *, alone: bool = False) -> Iterator[None]:
+        """Commit at the end of the block, undo it if it raises."""
+        try:
+            with self._raw.transaction():
+                if alone:
+                    self._raw.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
+                yield
+        except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure) as error:
+            raise ConflictError(f"{self.name}: {error}") from error
+        except (psycopg.Error, UnicodeError) as error:
+            refused = BadRowError if _is_bad_row(error) else StoreError
+            raise refused(f"{self.name}: {error}") from error
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+        """Run a statement and return all its rows."""
+        with self._raw.cursor(binary=True) as cursor:
+            cursor.execute(_dialect(sql), values)
+            return cursor.fetchall() if cursor.description else []
+
+    def each(self, sql: str, many: Sequence[Sequence[Any]]) -> list[Row | None]:
+        """Run a statement that returns at most one row, with each of many values in turn, in one round trip."""
+        if not many:
+            return []
+        with self._raw.cursor(binary=True) as cursor:
+            cursor.executemany(_dialect(sql), many, returning=True)
+            returned = [cursor.fetchone()]
+            while cursor.nextset():
+                returned.append(cursor.fetchone())
+        return returned
+
+    def close(self) -> None:
+        """Let go of the server, if it is still there."""
+        with suppress(psycopg.Error):
+            self._raw.close()
+
+
+def _is_bad_row(error: Exception) -> bool:
+    if isinstance(error, psycopg.ProgrammingError):  # without a state it is psycopg that does not know the value's type
+        return error.sqlstate is None
+    return isinstance(error, psycopg.DataError | psycopg.IntegrityError | UnicodeError)
+
+
+def _dialect(sql: str) -> Any:
+    return sql.replace("?", "%s").replace(" BLOB ", " BYTEA ")

@@ -1,0 +1,97 @@
+"""Read impressions with their clicks, page by page: memory is bounded, and no read is long enough to be in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from seq2slate.serving.log.backend import Connection, Row
+from seq2slate.serving.log.impression import ROW, Columns, LoggedImpression, from_row
+
+Reading: TypeAlias = Callable[[], AbstractContextManager[Connection]]
+"""Opens a transaction that reads."""
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Range:
+    """Which impressions are meant: from `since` on, before `until`, of one arm; None leaves it open."""
+
+    since: float | None = None
+    until: float | None = None
+    arm: str | None = None
+
+    def where(self) -> tuple[str, list[Any]]:
+        """Return the SQL condition and its values."""
+        conditions = {"at >= ?": self.since, "at < ?": self.until, "arm = ?": self.arm}
+        given = {text: value for text, value in conditions.items() if value is not None}
+        return " AND ".join(["1 = 1", *given]), list(given.values())
+
+
+def read_range(reading: Reading, chosen: Range, batch: int) -> Iterator[list[LoggedImpression]]:
+    """Yield the impressions of a range by time, up to `batch` at once."""
+    return _pages(reading, chosen, batch, read_some, lambda logged: (logged.impression.at, logged.impression.slate_id))
+
+
+def read_contexts(reading: Reading, chosen: Range, batch: int) -> Iterator[str | None]:
+    """Yield the context of each impression of a range by time, as JSON."""
+
+    def select(connection: Connection, which: str, values: Sequence[Any]) -> list[Row]:
+        return connection.rows(f"SELECT at, slate_id, context FROM impressions {which}", values)
+
+    for page in _pages(reading, chosen, batch, select, lambda row: row[:2]):
+        yield from (context for _, _, context in page)
+
+
+def _pages(
+    reading: Reading,
+    chosen: Range,
+    batch: int,
+    select: Callable[[Connection, str, Sequence[Any]], list[Found]],
+    place: Callable[[Found], tuple[Any, ...]],
+) -> Iterator[list[Found]]:
+    """Yield what `select` finds in a range; each page begins after the place of the last row of the one before."""
+    where, values = chosen.where()
+    after: tuple[Any, ...] = ()
+    while True:
+        beyond = " AND (at, slate_id) > (?, ?)" if after else ""
+        with reading() as connection:
+            page = select(connection, f"WHERE {where}{beyond} ORDER BY at, slate_id LIMIT ?", [*values, *after, batch])
+        if page:
+            yield page
+        if len(page) < batch:
+            return
+        after = place(page[-1])
+
+
+def read_column_sets(connection: Connection, chosen: Range) -> list[tuple[Columns, float, float]]:
+    """Return each set of columns that occurs in a range, with the first and last time it does."""
+    where, values = chosen.where()
+    known = _read_columns(connection)
+    rows = connection.rows(
+        f"SELECT columns, MIN(at), MAX(at) FROM impressions WHERE {where} GROUP BY columns ORDER BY MIN(at)", values
+    )
+    return [(known[key], first, last) for key, first, last in rows]
+
+
+def read_some(connection: Connection, which: str, values: Sequence[Any]) -> list[LoggedImpression]:
+    """Return the impressions that the end of a SELECT names, with their clicks."""
+    rows = connection.rows(f"SELECT {ROW} FROM impressions {which}", values)
+    if not rows:
+        return []
+    names = ROW.split(", ")
+    key = names.index("columns")
+    columns = _read_columns(connection)
+    clicks: dict[str, dict[int, float]] = {row[0]: {} for row in rows}
+    marks = ", ".join("?" * len(rows))
+    for slate_id, item, at in connection.rows(
+        f"SELECT slate_id, item, at FROM clicks WHERE slate_id IN ({marks}) ORDER BY item", list(clicks)
+    ):
+        clicks[slate_id][item] = at
+    return [LoggedImpression(from_row(row, columns[row[key]]), clicks[row[0]]) for row in rows]
+
+
+def _read_columns(connection: Connection) -> dict[str, Columns]:
+    return {key: Columns.from_json(text) for key, text in connection.rows("SELECT key, columns FROM column_sets")}

@@ -1,0 +1,98 @@
+"""The tables of the log, as numbered steps that are only ever added to.
+
+A log says which steps it has taken. One with fewer is brought up to date when it is opened; one with more was written
+by a newer version and is refused. A step that was released is never changed: what has to change is a new step.
+
+The text is SQL that SQLite and PostgreSQL both read; BLOB has another name in the latter, which its back end knows.
+"""
+
+from __future__ import annotations
+
+from time import time
+
+from seq2slate.errors import DataError
+from seq2slate.serving.log.backend import Connection
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """CREATE TABLE column_sets (
+            key TEXT PRIMARY KEY,
+            columns TEXT NOT NULL
+        )""",
+        """CREATE TABLE impressions (
+            slate_id TEXT PRIMARY KEY,
+            at DOUBLE PRECISION NOT NULL,
+            unit TEXT NOT NULL,
+            experiment TEXT NOT NULL,
+            arm TEXT NOT NULL,
+            model TEXT,
+            items TEXT NOT NULL,
+            shown TEXT NOT NULL,
+            log_propensities TEXT,
+            columns TEXT NOT NULL REFERENCES column_sets (key),
+            features BLOB NOT NULL,
+            categorical TEXT,
+            context TEXT,
+            fallback TEXT,
+            latency_ms DOUBLE PRECISION NOT NULL
+        )""",
+        "CREATE INDEX impressions_by_time ON impressions (at, slate_id)",
+        """CREATE TABLE clicks (
+            slate_id TEXT NOT NULL REFERENCES impressions (slate_id) ON DELETE CASCADE,
+            item INTEGER NOT NULL,
+            at DOUBLE PRECISION NOT NULL,
+            PRIMARY KEY (slate_id, item)
+        )""",
+        """CREATE TABLE unit_counts (
+            experiment TEXT NOT NULL,
+            arm TEXT NOT NULL,
+            unit TEXT NOT NULL,
+            impressions BIGINT NOT NULL,
+            clicks BIGINT NOT NULL,
+            PRIMARY KEY (experiment, arm, unit)
+        )""",
+        """CREATE TABLE arm_counts (
+            experiment TEXT NOT NULL,
+            arm TEXT NOT NULL,
+            units BIGINT NOT NULL,
+            impressions BIGINT NOT NULL,
+            clicks BIGINT NOT NULL,
+            impressions_squared BIGINT NOT NULL,
+            clicks_squared BIGINT NOT NULL,
+            impressions_times_clicks BIGINT NOT NULL,
+            fallbacks BIGINT NOT NULL,
+            PRIMARY KEY (experiment, arm)
+        )""",
+        """CREATE TABLE position_counts (
+            experiment TEXT NOT NULL,
+            arm TEXT NOT NULL,
+            position INTEGER NOT NULL,
+            impressions BIGINT NOT NULL,
+            clicks BIGINT NOT NULL,
+            PRIMARY KEY (experiment, arm, position)
+        )""",
+    ),
+)
+_APPLIED = "CREATE TABLE IF NOT EXISTS seq2slate_migrations (number INTEGER PRIMARY KEY, at DOUBLE PRECISION NOT NULL)"
+
+
+def migrate(connection: Connection, *, create: bool) -> None:
+    """Bring the tables up to date; without `create`, a database that holds no log is an error and stays as it is."""
+    with connection.transaction(alone=True):
+        version = _version(connection)
+        if version > len(MIGRATIONS):
+            raise DataError(
+                f"{connection.name}: written by a newer version of seq2slate (step {version} of the log's tables, "
+                f"this version knows {len(MIGRATIONS)}); upgrade to use it"
+            )
+        if not version and not create:
+            raise DataError(f"{connection.name}: holds no log of seq2slate")
+        for number in range(version + 1, len(MIGRATIONS) + 1):
+            for statement in MIGRATIONS[number - 1]:
+                connection.rows(statement)
+            connection.rows("INSERT INTO seq2slate_migrations (number, at) VALUES (?, ?)", (number, time()))
+
+
+def _version(connection: Connection) -> int:
+    connection.rows(_APPLIED)  # rolled back with the rest where there is no log
+    return int(connection.rows("SELECT COALESCE(MAX(number), 0) FROM seq2slate_migrations")[0][0])

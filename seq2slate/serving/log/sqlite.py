@@ -1,0 +1,107 @@
+"""The log in one SQLite file, with a write-ahead log: readers, in any process, never hold up the writer.
+
+The write-ahead log is with the operating system at every commit, so that killing the process loses nothing
+(`synchronous=NORMAL`); with durability "power" it is on the disk at every commit (`FULL`).
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from seq2slate.errors import DataError
+from seq2slate.serving.log.backend import BadRowError, Durability, Row, StoreError
+
+_SECONDS_TO_WAIT = 5.0  # for another process that is writing
+_BAD_ROW = (
+    sqlite3.DataError,
+    sqlite3.IntegrityError,
+    sqlite3.InterfaceError,
+    sqlite3.ProgrammingError,
+    UnicodeError,
+    OverflowError,
+)
+
+
+class SqliteBackend:
+    """A file; it is made, with its folder, when it is missing and `create` allows."""
+
+    def __init__(self, path: str | os.PathLike[str], *, durability: Durability = "process", create: bool = True):
+        self.path = Path(path).absolute()
+        self.name = os.fspath(path)
+        self.durability = durability
+        self.create = create
+
+    def connect(self, *, read_only: bool = False) -> SqliteConnection:
+        """Open the file."""
+        if self.create and not read_only:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        elif not self.path.exists():
+            raise DataError(f"{self.name}: no such file")
+        mode = "rwc" if self.create and not read_only else "rw"
+        try:
+            raw = sqlite3.connect(
+                f"{self.path.as_uri()}?mode={mode}",
+                uri=True,
+                timeout=_SECONDS_TO_WAIT,
+                isolation_level=None,  # transactions begin where we say
+                check_same_thread=False,
+            )
+            self.prepare(raw, read_only)
+        except sqlite3.DatabaseError as error:
+            raise DataError(f"{self.name}: {error}") from error
+        return SqliteConnection(raw, self.name, "DEFERRED" if read_only else "IMMEDIATE")
+
+    def prepare(self, raw: sqlite3.Connection, read_only: bool) -> None:
+        """Set what SQLite keeps for a connection, not for the file."""
+        raw.execute("PRAGMA journal_mode = WAL")
+        raw.execute(f"PRAGMA synchronous = {'FULL' if self.durability == 'power' else 'NORMAL'}")
+        raw.execute("PRAGMA foreign_keys = ON")
+        raw.execute(f"PRAGMA query_only = {int(read_only)}")
+
+
+class SqliteConnection:
+    """A connection to the file."""
+
+    def __init__(self, raw: sqlite3.Connection, name: str, begin: str):
+        self._raw = raw
+        self._begin = f"BEGIN {begin}"
+        self.name = name
+
+    @contextmanager
+    def transaction(self, *, alone: bool = False) -> Iterator[None]:
+        """Commit at the end of the block, undo it if it raises; writers are alone anyway."""
+        try:
+            self._raw.execute(self._begin)
+            yield
+            self._raw.execute("COMMIT")
+        except BaseException as error:
+            if self._raw.in_transaction:  # a full disk may have ended it already
+                with suppress(sqlite3.Error):
+                    self._raw.execute("ROLLBACK")
+            if isinstance(error, _BAD_ROW):
+                raise BadRowError(f"{self.name}: {error}") from error
+            if isinstance(error, sqlite3.Error):
+                raise StoreError(f"{self.name}: {error}") from error
+            raise
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+        """Run a statement and return all its rows."""
+        return self._raw.execute(sql, values).fetchall()
+
+    def each(self, sql: str, many: Sequence[Sequence[Any]]) -> list[Row | None]:
+        """Run a statement that returns at most one row, with each of many values in turn."""
+        returned = []
+        for values in many:
+            rows = self._raw.execute(sql, values).fetchall()  # to the end: an unfinished statement blocks the commit
+            returned.append(rows[0] if rows else None)
+        return returned
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with suppress(sqlite3.Error):
+            self._raw.close()

@@ -1,0 +1,126 @@
+"""The one thread that writes: it takes all that is waiting, commits it together, and only then acknowledges it."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from seq2slate.errors import Seq2SlateError
+from seq2slate.serving.log.backend import (
+    BadRowError,
+    ConflictError,
+    Connection,
+    StoreBusyError,
+    StoreError,
+)
+from seq2slate.serving.log.writing import Entry, write
+
+_LARGEST_GROUP = 256  # more in one transaction saves nothing and makes the first of them wait for the last
+_CONFLICTS = 5  # how often a transaction that another one undid is tried again
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds before a database that is away is asked again
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    entry: Entry
+    done: Future[Any] = field(default_factory=Future)
+
+
+class Writer:
+    """A queue and the thread that empties it."""
+
+    def __init__(self, name: str, connect: Callable[[], Connection], *, capacity: int):
+        self._name = name
+        self._connect = connect
+        self._capacity = capacity
+        self._connection: Connection | None = connect()  # in the caller's thread: a wrong URL is found at once
+        self._pause, self._closed_until = _FIRST_PAUSE, 0.0
+        self._waiting: deque[_Waiting] = deque()
+        self._arrived = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="seq2slate-log", daemon=True)
+        self._thread.start()
+
+    def add(self, entry: Entry) -> Future[Any]:
+        """Hand over an entry; the future is resolved when it is committed or refused."""
+        waiting = _Waiting(entry)
+        with self._arrived:
+            if self._closing:
+                raise StoreError(f"{self._name}: the log is closed")
+            if len(self._waiting) >= self._capacity:
+                raise StoreBusyError(f"{self._name}: {self._capacity} writes are waiting already")
+            self._waiting.append(waiting)
+            self._arrived.notify()
+        return waiting.done
+
+    def close(self) -> None:
+        """Write what is waiting, then stop."""
+        with self._arrived:
+            self._closing = True
+            self._arrived.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while group := self._next_group():
+            accepted = [waiting for waiting in group if waiting.done.set_running_or_notify_cancel()]
+            if accepted:
+                self._write(accepted)
+        self._disconnect()
+
+    def _next_group(self) -> list[_Waiting]:
+        """Return what is waiting, as soon as there is something; nothing when the log is closed and empty."""
+        with self._arrived:
+            self._arrived.wait_for(lambda: self._waiting or self._closing)
+            return [self._waiting.popleft() for _ in range(min(len(self._waiting), _LARGEST_GROUP))]
+
+    def _write(self, group: Sequence[_Waiting]) -> None:
+        try:
+            outcomes = self._commit([waiting.entry for waiting in group])
+        except BadRowError as error:
+            if len(group) == 1:
+                group[0].done.set_exception(error)
+            else:
+                middle = len(group) // 2
+                self._write(group[:middle])
+                self._write(group[middle:])
+        except Exception as error:  # whatever it is, those who wait must hear of it and the thread must live
+            self._disconnect()
+            problem = error if isinstance(error, StoreError) else StoreError(f"{self._name}: {error}")
+            for waiting in group:
+                waiting.done.set_exception(problem)
+        else:
+            for waiting, outcome in zip(group, outcomes, strict=True):
+                waiting.done.set_result(outcome)
+
+    def _commit(self, entries: Sequence[Entry]) -> Sequence[Any]:
+        connection = self._connected()
+        for _ in range(_CONFLICTS):
+            try:
+                with connection.transaction():
+                    return write(connection, entries)
+            except ConflictError as error:  # surely undone: to try again cannot write twice
+                conflict = error
+        raise conflict
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            if monotonic() < self._closed_until:
+                raise StoreError(f"{self._name}: cannot be reached; trying again soon")
+            try:
+                self._connection = self._connect()
+            except (Seq2SlateError, OSError):
+                self._closed_until = monotonic() + self._pause
+                self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+                raise
+            self._pause = _FIRST_PAUSE
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
