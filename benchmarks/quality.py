@@ -36,6 +36,7 @@ from seq2slate.data.clicks import User
 from seq2slate.data.lists import Split
 from seq2slate.data.ranker import Ranker
 from seq2slate.evaluation.evaluate import Evaluation
+from seq2slate.training.config import Preset
 
 
 def make_split(user: User, *, train: int = 10_000, valid: int = 2_000, test: int = 10_000, items: float = 25) -> Split:
@@ -78,16 +79,16 @@ def main() -> None:
 def print_ablation(split: Split, seeds: int) -> None:
     """Print the best validation NDCG@10 of the default preset, and of what is left when parts of it are taken away."""
     default, paper = PRESETS["default"], PRESETS["paper"]
+    greedy = replace(default.training.objective, policy="greedy")
+    unlikely = replace(default.training, objective=replace(default.training.objective, click_term=0.0))
     plain = replace(default.network, resemblance=False)
-    gentle = replace(default.training.objective, policy="sampling", score_term=0.05, credit="to_go", normalise=True)
     variants = {
         "default": default,
-        "default, sampling policy, score term 0.05": replace(
-            default, training=replace(default.training, objective=gentle)
-        ),
-        "default, one-step decoder": replace(default, network=replace(default.network, decoder="one-step")),
-        "without resemblance": replace(default, network=plain),
-        "without resemblance and prior": replace(default, network=replace(plain, base_prior=False)),
+        "greedy policy": replace(default, training=replace(default.training, objective=greedy)),
+        "one-step decoder": replace(default, network=replace(default.network, decoder="one-step")),
+        "without the likelihood of the clicks": replace(default, training=unlikely),
+        "without resemblance": replace(default, network=plain, training=unlikely),
+        "without resemblance and prior": Preset(replace(plain, base_prior=False), unlikely),
         "paper": paper,
     }
     base = evaluate({}, split.valid).row("base", "NDCG@10").mean

@@ -24,7 +24,7 @@ from seq2slate.data.synthetic import generate
 from seq2slate.errors import DataError, UsageError
 from seq2slate.evaluation.comparison import Comparison
 from seq2slate.reproduce import run, workers
-from seq2slate.reproduce.cells import RECIPES, TABLES, TARGETS, Cell, Network, cells_of, seeds_of, shared
+from seq2slate.reproduce.cells import RECIPES, TABLES, TARGETS, Cell, Network, cells_of, seeds_of
 from seq2slate.reproduce.data import cross_validation, load_fold, lowest_relevant_grade
 from seq2slate.reproduce.pictures import list_to_draw
 from seq2slate.reproduce.results import CellResult, Results
@@ -74,7 +74,7 @@ def test_a_table_has_every_ranker_and_metric_once(everything: Path, name: str) -
     assert [(row["ranker"], row["metric"]) for row in rows] == [(one, metric) for one in recipes for metric in metrics]
     for row in rows:
         assert list(row) == ["ranker", "metric", "mean", "low", "high", "seeds"]
-        assert row["seeds"] == list(seeds_of(recipes[str(row["ranker"])], TINY))
+        assert row["seeds"] == list(seeds_of(str(row["ranker"]), TINY))
         if (row["ranker"], row["metric"]) == ("shuffled data", "rank-gain"):
             assert row["mean"] is row["low"] is row["high"] is None
         else:
@@ -125,9 +125,7 @@ def test_figures_and_times_are_as_the_report_reads_them(everything: Path) -> Non
     timing = json.loads((everything / "timing.json").read_text())
     assert [row["paper"] for row in timing if row["paper"]] == [4, 3, 4]
     networks = {row["ranker"] for row in json.loads((everything / "curves.json").read_text())}
-    assert networks == {
-        name for name, recipe in RECIPES.items() if isinstance(recipe, Network) and shared(name) == name
-    }
+    assert networks == {name for name, recipe in RECIPES.items() if isinstance(recipe, Network)}
     assert (everything / "report.html").exists()
 
 
@@ -135,7 +133,7 @@ def test_run_json_says_how_it_was_made(everything: Path) -> None:
     made = json.loads((everything / "run.json").read_text())
     assert made["settings"]["items"] == TINY.items
     assert len(made["data"]["sha256"]) == 64
-    assert set(made["seconds"]["similar"]) == {shared(name) for name in RECIPES}
+    assert set(made["seconds"]["similar"]) == set(RECIPES)
     said = "\n".join(made["notes"])
     for words in (
         "linear gain",
@@ -204,11 +202,10 @@ def test_a_cell_that_fails_costs_no_other(everything: Path, tmp_path: Path) -> N
 # What is compared
 
 
-def test_rows_with_the_same_recipe_share_their_cells() -> None:
-    assert shared("sampling policy") == "seq2slate" or shared("greedy policy") == "seq2slate"
+def test_no_cell_is_there_twice() -> None:
     cells = cells_of("all", TINY, folds=1, ceilings=True)
     assert len(set(cells)) == len(cells) == len({cell.file for cell in cells})
-    assert {cell.recipe for cell in cells} == {shared(name) for name in RECIPES}
+    assert {cell.recipe for cell in cells} == set(RECIPES)
     assert not any("ceiling" in cell.recipe for cell in cells_of("table1", TINY, folds=1, ceilings=False))
 
 

@@ -71,7 +71,8 @@ class _Trees:
         bar = track(range(trees), f"growing trees ({cls.kind})")
         callbacks = [stop, lambda _: next(bar, None)]
         booster = lightgbm.train(parameters, grow, num_boost_round=trees, valid_sets=[check], callbacks=callbacks)
-        return cls(booster, FeatureTransform.fit(train, categorical=[], context=[]), base_position)
+        known = FeatureTransform.fit(train[:1], categorical=[], context=[])  # names the columns; trees take them raw
+        return cls(booster, known, base_position)
 
     def rank(self, batch: Batch, k: int | None = None) -> IntArray:
         """Sort by the score of the trees."""

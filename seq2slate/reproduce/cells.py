@@ -1,10 +1,10 @@
 """What is compared: every row of every table, and how it is made. A cell is one of them, trained once.
 
-A recipe is trained on the clicks of one user in one fold with one seed. Rows of different tables may share it: the
-seq2slate of table 1 is a row of table 2, too, under the name of its policy.
+A recipe is trained on the clicks of one user in one fold with one seed. Rows of different tables share it: the
+seq2slate of table 1 is that of table 2, too.
 
-The variants of tables 2 and 4 differ from the table's first row, the sampling policy with cross-entropy, in one thing
-each. The exceptions:
+The variants of tables 2 and 4 differ from seq2slate, which is the preset `default` with cross-entropy and the sampling
+policy, in one thing each. The exceptions:
 
 - REINFORCE is not regularised, as in the paper, and may take more epochs.
 - The one-step decoder has no slate to sample in training, so that the policies are the same for it.
@@ -62,19 +62,15 @@ def _variant(preset: Preset, *, network: Mapping[str, Any] | None = None, **obje
 
 
 _DEFAULT = PRESETS["default"]
-_GENTLE: Mapping[str, Any] = {"policy": "sampling", "score_term": 0.05, "credit": "to_go", "normalise": True}
-"""The sampling policy with a score term that does not drown the rest; see `training.objectives`."""
-_SAMPLING = _DEFAULT if _DEFAULT.training.objective.policy == "sampling" else _variant(_DEFAULT, **_GENTLE)
 
 RECIPES: Mapping[str, Recipe] = {
     "seq2slate": Network(_DEFAULT),
     "seq2slate, paper's recipe": Network(PRESETS["paper"]),
-    "sampling policy": Network(_SAMPLING),
     "greedy policy": Network(_variant(_DEFAULT, policy="greedy")),
-    "smooth-hinge": Network(_variant(_SAMPLING, loss="smooth-hinge", gamma=1.0)),
+    "smooth-hinge": Network(_variant(_DEFAULT, loss="smooth-hinge", gamma=1.0)),
     "REINFORCE": Network(Choices("default", policy="reinforce").resolve(), longer=True),
     "one-step decoder": Network(_variant(_DEFAULT, network={"decoder": "one-step"})),
-    "shuffled data": Network(_variant(_SAMPLING, network={"base_prior": False}), shuffled=True),
+    "shuffled data": Network(_variant(_DEFAULT, network={"base_prior": False}), shuffled=True),
     "DLCM": Network(PRESETS["dlcm"]),
     "PRM": Network(PRESETS["prm"]),
     "SetRank": Network(PRESETS["setrank"]),
@@ -99,14 +95,10 @@ _OF_THE_PAPER = (
 )  # fmt: skip
 _BEYOND = ("base order", "MMR", "greedy DPP", "DLCM", "PRM", "SetRank", "seq2slate, paper's recipe")
 _CEILINGS = ("ceiling on logged labels", "ceiling when re-shown")
-_RANKERS = {name: name for name in ("seq2slate", *_OF_THE_PAPER, *_BEYOND, *_CEILINGS)}
-_VARIANTS = {
-    "seq2slate": "sampling policy",
-    **{
-        name: name
-        for name in ("greedy policy", "smooth-hinge", "REINFORCE", "one-step decoder", "shuffled data", "base order")
-    },
-}
+_RANKERS = ("seq2slate", *_OF_THE_PAPER, *_BEYOND, *_CEILINGS)
+_VARIANTS = (
+    "seq2slate", "greedy policy", "smooth-hinge", "REINFORCE", "one-step decoder", "shuffled data", "base order",
+)  # fmt: skip
 _THREE = ("MAP", "NDCG@5", "NDCG@10")
 _SHOWN = ("re-shown clicks@5", "re-shown clicks@10")
 
@@ -115,8 +107,8 @@ class Comparison(NamedTuple):
     """A table: whose clicks, which rows, and which columns."""
 
     user: str
-    rows: Mapping[str, str]
-    """The name of each row, and of its recipe."""
+    rows: tuple[str, ...]
+    """The recipe of each row."""
     metrics: tuple[str, ...]
 
 
@@ -132,7 +124,7 @@ FIGURE_2 = "seq2slate"
 """Whose probabilities are drawn: its first seed, in the first fold."""
 FIGURE_3 = ("seq2slate", "one-step decoder", "LambdaMART")
 """Whose clicks per position are compared with those of the base order."""
-CONVERGENCE = ("sampling policy", "REINFORCE")
+CONVERGENCE = ("seq2slate", "REINFORCE")
 """Whose times to the best epoch are compared."""
 
 TARGETS = (*TABLES, "figure2", "figure3", "timing", "all")
@@ -167,11 +159,6 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower().replace("'", "")).strip("-")
 
 
-def shared(name: str) -> str:
-    """Return the first recipe that is the same: nothing is trained twice."""
-    return next(other for other, recipe in RECIPES.items() if recipe == RECIPES[name])
-
-
 def seeds_of(name: str, settings: Settings) -> range:
     """Return the seeds that a recipe is trained with: one where no lots are drawn."""
     recipe = RECIPES[name]
@@ -200,11 +187,11 @@ def _wanted(target: str, settings: Settings) -> Iterator[tuple[str, str, range]]
             yield from _wanted(other, settings)
         return
     if target in TABLES:
-        user, names = TABLES[target].user, tuple(TABLES[target].rows.values())
+        user, names = TABLES[target].user, TABLES[target].rows
     else:
         needs = {"figure2": (FIGURE_2,), "figure3": (*FIGURE_3, "base order"), "timing": CONVERGENCE}
         user, names = "diverse", needs[target]
-    for name in map(shared, names):
+    for name in names:
         yield user, name, seeds_of(name, settings)[: 1 if target == "figure2" else None]
 
 

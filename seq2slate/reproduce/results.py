@@ -14,7 +14,7 @@ from seq2slate.atomic import atomic_path
 from seq2slate.data.lists import IntArray
 from seq2slate.errors import DataError
 from seq2slate.metrics import Values
-from seq2slate.reproduce.cells import Cell, seeds_of, shared
+from seq2slate.reproduce.cells import Cell, seeds_of
 from seq2slate.reproduce.settings import Settings
 
 SHOWN_SLOTS = 10
@@ -85,7 +85,7 @@ class Results:
         """Return the results of a recipe by seed, fold by fold; a seed that lacks a fold is left out."""
         by_seed = {}
         for seed in seeds_of(recipe, self.settings):
-            folds = [self.cells.get(Cell(user, fold, shared(recipe), seed)) for fold in range(self.folds)]
+            folds = [self.cells.get(Cell(user, fold, recipe, seed)) for fold in range(self.folds)]
             whole = [result for result in folds if result is not None]
             if len(whole) == self.folds:
                 by_seed[seed] = whole

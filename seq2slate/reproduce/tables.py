@@ -24,13 +24,13 @@ _SHOWN = "re-shown clicks@10"
 
 def table_rows(name: str, results: Results) -> list[dict[str, Any]]:
     """Return a row for each ranker and metric: mean, 95% interval over lists and seeds, and the seeds."""
-    user, recipes, metrics = TABLES[name]
+    user, rankers, metrics = TABLES[name]
     rows = []
-    for ranker, recipe in recipes.items():
-        seeds = list(results.of(user, recipe))
+    for ranker in rankers:
+        seeds = list(results.of(user, ranker))
         if not seeds:
             continue
-        values = np.stack([results.values(user, recipe, metric) for metric in metrics])
+        values = np.stack([results.values(user, ranker, metric) for metric in metrics])
         for metric, of_metric, (low, high) in zip(metrics, values, two_way_interval(values), strict=True):
             numbers = {"mean": mean_over_lists(of_metric), "low": float(low), "high": float(high)}
             rows.append(

@@ -36,7 +36,7 @@ def say(
         yield Text(note)
     for name, rows in written.tables.items():
         user, recipes, _ = TABLES[name]
-        n_lists = results.n_lists(user, next(iter(recipes.values())))
+        n_lists = results.n_lists(user, recipes[0])
         yield Text()
         yield text_table(name, rows)
         for note in notes(name, rows, n_lists):

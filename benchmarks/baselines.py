@@ -1,0 +1,131 @@
+"""What our rankers of LightGBM and PyTorch cost over calling the library directly, on the same lists for as many rounds.
+
+Directly means: arrays that are at hand, one call of `lightgbm.train`, or a training loop as one would write it in
+PyTorch for lists of one length, without checks, progress, saving or a choice of the best epoch by our metrics (NDCG@10 of
+the validation lists is computed every epoch all the same). Run with `python -m benchmarks.baselines`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import lightgbm
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from seq2slate.baselines.neural import ListNet, RankNet
+from seq2slate.baselines.trees import LambdaMart, Mart
+from seq2slate.data.clicks import label_log, make_user
+from seq2slate.data.lists import ItemLists
+from seq2slate.data.synthetic import generate
+
+REPEATS = 3
+TREES, EPOCHS = 100, 3
+N_ITEMS = 25
+BAR = 1.1
+"""The longest that a ranker may take, with 1 for the library."""
+
+
+def run(n_lists: int = 4000) -> list[dict[str, float | str]]:
+    """Return the best seconds of both ways for each ranker, measured in turns."""
+    torch.set_num_threads(1)
+    train, valid = (_lists(size, seed) for seed, size in enumerate((n_lists, n_lists // 8)))
+    ways: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+        "LambdaMART": (
+            lambda: LambdaMart.fit(train, valid, trees=TREES),
+            lambda: _lightgbm(train, valid, "lambdarank"),
+        ),
+        "MART": (lambda: Mart.fit(train, valid, trees=TREES), lambda: _lightgbm(train, valid, "regression")),
+        "RankNet": (lambda: RankNet.fit(train, valid, epochs=EPOCHS), lambda: _loop(train, valid, _ranknet_loss)),
+        "ListNet": (lambda: ListNet.fit(train, valid, epochs=EPOCHS), lambda: _loop(train, valid, _listnet_loss)),
+    }
+    return [_row(name, *pair) for name, pair in ways.items()]
+
+
+def _row(name: str, ours: Callable[[], object], direct: Callable[[], object]) -> dict[str, float | str]:
+    best = [np.inf, np.inf]
+    for _ in range(REPEATS):
+        for number, way in enumerate((ours, direct)):
+            began = time.perf_counter()
+            way()
+            best[number] = min(best[number], time.perf_counter() - began)
+    return {"ranker": name, "seconds": best[0], "library_seconds": best[1], "ratio": best[0] / best[1], "bar": BAR}
+
+
+def _lists(size: int, seed: int) -> ItemLists:
+    """Return clicked lists of exactly N_ITEMS items, so that the direct way needs no padding."""
+    lists = generate(2 * size, items=2 * N_ITEMS, seed=seed)
+    long = lists[lists.lengths >= N_ITEMS][:size]
+    rows = (long.offsets[:-1, None] + np.arange(N_ITEMS)).ravel()
+    assert long.labels is not None, "generated lists have grades"
+    cut = ItemLists(long.features[rows], np.arange(len(long) + 1) * N_ITEMS, labels=long.labels[rows])
+    return label_log(make_user("cascade"), cut, seed=seed)
+
+
+def _lightgbm(train: ItemLists, valid: ItemLists, objective: str) -> lightgbm.Booster:
+    grow, check = (
+        lightgbm.Dataset(np.column_stack([x.features, x.positions.astype(np.float32)]), x.labels, group=x.lengths)
+        for x in (train, valid)
+    )
+    check.reference = grow
+    parameters = {
+        "objective": objective, "num_leaves": 15, "learning_rate": 0.05, "min_data_in_leaf": 50,
+        "feature_fraction": 0.5, "metric": "ndcg", "eval_at": [10], "label_gain": list(range(31)),
+        "deterministic": True, "force_row_wise": True, "verbosity": -1, "num_threads": 1,
+    }  # fmt: skip
+    stop = lightgbm.early_stopping(50, verbose=False)
+    return lightgbm.train(parameters, grow, num_boost_round=TREES, valid_sets=[check], callbacks=[stop])
+
+
+def _loop(train: ItemLists, valid: ItemLists, loss: Callable[[Tensor, Tensor], Tensor]) -> nn.Module:
+    """Train the network of `baselines.neural` as one would by hand."""
+    (x, y), (x_valid, y_valid) = _tensors(train), _tensors(valid)
+    mean, deviation = x.mean((0, 1)), x.std((0, 1)) + 1e-6
+    x, x_valid = (x - mean) / deviation, (x_valid - mean) / deviation
+    network = nn.Sequential(
+        nn.Linear(x.shape[2], 128), nn.ReLU(), nn.Dropout(0.5),
+        nn.Linear(128, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 1),
+    )  # fmt: skip
+    optimiser = torch.optim.Adam(network.parameters(), lr=3e-4)
+    for _ in range(EPOCHS):
+        network.train()
+        for index in torch.randperm(len(x)).split(128):
+            optimiser.zero_grad()
+            loss(network(x[index]).squeeze(2), y[index]).backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+        network.eval()
+        with torch.no_grad():
+            _ndcg(network(x_valid).squeeze(2), y_valid)
+    return network
+
+
+def _tensors(lists: ItemLists) -> tuple[Tensor, Tensor]:
+    assert lists.labels is not None, "the lists are clicked"
+    position = np.log1p(lists.positions.astype(np.float32))
+    columns = np.column_stack([np.sign(lists.features) * np.log1p(np.abs(lists.features)), position])
+    shape = (len(lists), N_ITEMS)
+    return torch.from_numpy(columns).reshape(*shape, -1), torch.from_numpy(lists.labels).reshape(shape)
+
+
+def _ranknet_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    better = labels[:, :, None] > labels[:, None]
+    losses = nn.functional.softplus(scores[:, None] - scores[:, :, None]) * better
+    return (losses.sum((1, 2)) / better.sum((1, 2)).clamp(min=1)).mean()
+
+
+def _listnet_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    return -(labels.softmax(1) * scores.log_softmax(1)).sum(1).mean()
+
+
+def _ndcg(scores: Tensor, labels: Tensor) -> Tensor:
+    discounts = 1 / torch.arange(2, 12).log2()
+    gains = labels.gather(1, scores.argsort(1, descending=True)[:, :10]) @ discounts
+    ideal = labels.sort(1, descending=True).values[:, :10] @ discounts
+    return (gains / ideal).nanmean()
+
+
+if __name__ == "__main__":
+    for row in run():
+        print(row)
