@@ -63,7 +63,7 @@ class _Trees:
             "force_row_wise": True,
             "seed": seed,
             "verbosity": -1,
-            "num_threads": int(os.environ.get("OMP_NUM_THREADS", "0")),
+            "num_threads": int(os.environ.get("OMP_NUM_THREADS") or 0),
         }
         grow = lightgbm.Dataset(_columns(train, base_position), train.labels, group=_groups(train))
         check = lightgbm.Dataset(_columns(valid, base_position), valid.labels, group=_groups(valid), reference=grow)
