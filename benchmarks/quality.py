@@ -78,7 +78,7 @@ def main() -> None:
 
 def print_ablation(split: Split, seeds: int) -> None:
     """Print the best validation NDCG@10 of the default preset, and of what is left when parts of it are taken away."""
-    default, paper = PRESETS["default"], PRESETS["paper"]
+    default = PRESETS["default"]
     greedy = replace(default.training.objective, policy="greedy")
     unlikely = replace(default.training, objective=replace(default.training.objective, click_term=0.0))
     plain = replace(default.network, resemblance=False)
@@ -89,7 +89,6 @@ def print_ablation(split: Split, seeds: int) -> None:
         "without the likelihood of the clicks": replace(default, training=unlikely),
         "without resemblance": replace(default, network=plain, training=unlikely),
         "without resemblance and prior": Preset(replace(plain, base_prior=False), unlikely),
-        "paper": paper,
     }
     base = evaluate({}, split.valid).row("base", "NDCG@10").mean
     print(f"base order: {base:.4f}")
