@@ -384,8 +384,8 @@ def reproduce(
         raise typer.Exit(1)
 
 
-@log_app.command()
-def export(
+@log_app.command("export")
+def export_log(
     log: LogUrl,
     out: Annotated[Path, typer.Argument(help="Parquet file to write.")],
     since: Annotated[str | None, typer.Option(metavar="TIME", help="Leave out what was shown before.")] = None,
@@ -409,8 +409,8 @@ def export(
     typer.echo(f"{out}: {total:,} lists")
 
 
-@log_app.command()
-def prune(
+@log_app.command("prune")
+def prune_log(
     log: LogUrl,
     before: Annotated[str, typer.Option(metavar="TIME", help="Delete what was shown before: 2026-01-31, or seconds.")],
 ) -> None:

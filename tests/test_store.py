@@ -23,6 +23,7 @@ from seq2slate.serving.log import schema, writer, writing
 from seq2slate.serving.log.backend import BadRowError, ConflictError
 from seq2slate.serving.log.counts import ArmCounts, PositionCounts
 from seq2slate.serving.log.export import export, parse_time
+from seq2slate.serving.log.impression import to_row
 from seq2slate.serving.log.reading import Range
 from seq2slate.serving.log.sqlite import SqliteBackend
 from seq2slate.serving.log.store import ClickOutcome, Impression, Store, StoreBusyError, StoreError, open_store
@@ -175,12 +176,33 @@ def test_futures_can_be_awaited(store: Store) -> None:
         ({"log_propensities": [-1.0, -np.inf]}, "finite"),
         ({"categorical": {"brand": ["x"]}}, "brand"),
         ({"at": float("nan")}, "finite"),
+        ({"unit": "ü" * 257}, "unit is longer than 512 bytes"),
     ],
 )
 def test_what_cannot_be_learned_from_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message) as refused:
         Impression(**{field.name: getattr(FULL, field.name) for field in fields(FULL)} | change)
-    assert "'s-1'" in str(refused.value)
+    assert "impression" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"unit": "a\0b"}, {"unit": "\ud800"}, {"items": ["a", "b", "c", "\ud800"]}, {"context": {"country": "\udfff"}}],
+    ids=str,
+)
+def test_text_that_a_database_refuses_is_refused_at_once(store: Store, change: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match="surrogate"):
+        store.add_impression(replaced(FULL, **change))
+    for slate_id in ("\0", "\ud800"):
+        assert store.add_click(slate_id, "a", 1.0).result() is ClickOutcome.UNKNOWN_SLATE
+
+
+def test_the_longest_names_fit(store: Store) -> None:
+    long = {
+        name: np.random.default_rng(0).bytes(256).hex() for name in ("slate_id", "unit", "experiment", "arm")
+    }  # random: what repeats would be compressed
+    store.add_impression(replaced(FULL, **long)).result()
+    assert store.add_click(long["slate_id"], "a", 1.0).result() is NEW
 
 
 # The queue and the writer
@@ -245,11 +267,16 @@ def test_a_write_that_is_cancelled_in_time_is_not_made(store: Store) -> None:
 
 def test_a_bad_row_fails_alone(store: Store) -> None:
     hold = threading.Event()
-    with patch.object(writer, "write", _wait_then(writing.write, hold)):
-        futures = [
-            store.add_impression(impression(number, unit="\ud800" if number in (7, 8, 30) else "u"))
-            for number in range(40)
-        ]
+
+    def spoilt(one: Impression) -> Any:
+        slate_id, at, unit, *rest = to_row(one)
+        return (slate_id, at, "\ud800" if slate_id in ("slate-7", "slate-8", "slate-30") else unit, *rest)
+
+    with (
+        patch.object(writer, "write", _wait_then(writing.write, hold)),
+        patch.object(writing, "to_row", spoilt),
+    ):
+        futures = [store.add_impression(impression(number)) for number in range(40)]
         futures_of_clicks = [store.add_click(f"slate-{number}", "item-0", 1.0) for number in (6, 7)]
         hold.set()
         wait(futures)

@@ -18,6 +18,7 @@ from seq2slate.errors import DataError
 
 ContextValue: TypeAlias = str | float | None
 
+_LONGEST_KEY = 512  # bytes: three of them together must fit into an index of PostgreSQL
 _ROUNDING = 1e-6  # a log-probability summed in float32 may end a little above 0
 
 
@@ -82,6 +83,9 @@ class Impression:
         for name, values in self.categorical.items():
             if len(values) != len(self.items):
                 raise self._error(f"column {name} has {len(values)} values for {len(self.items)} items")
+        for name in ("slate_id", "unit", "experiment", "arm"):
+            if len(getattr(self, name).encode(errors="replace")) > _LONGEST_KEY:
+                raise DataError(f"impression: {name} is longer than {_LONGEST_KEY} bytes")
         if not (isfinite(self.at) and isfinite(self.latency_ms)):
             raise self._error("the time and the latency must be finite")
         self._check_propensities()
@@ -150,7 +154,7 @@ def columns_of(impression: Impression) -> Columns:
 def to_row(impression: Impression) -> tuple[Any, ...]:
     """Return an impression as a row of the database; later changes of its arrays do not reach it."""
     one = impression
-    return (
+    row = (
         one.slate_id,
         float(one.at),
         one.unit,
@@ -167,6 +171,22 @@ def to_row(impression: Impression) -> tuple[Any, ...]:
         one.fallback,
         float(one.latency_ms),
     )
+    if not all(is_storable(value) for value in row if isinstance(value, str)):
+        raise DataError(f"impression {one.slate_id!r}: some text has a NUL or half a surrogate pair")
+    return row
+
+
+def is_storable(text: str) -> bool:
+    r"""Say whether a database takes a text: NULs and halves of surrogate pairs come from broken or hostile clients.
+
+    >>> [is_storable(text) for text in ("Zoë", "a\0b", "\ud800")]
+    [True, False, False]
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
 
 
 def from_row(row: Sequence[Any], columns: Columns) -> Impression:

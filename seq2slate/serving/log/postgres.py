@@ -16,6 +16,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from seq2slate.errors import UsageError
 from seq2slate.serving.log.backend import BadRowError, ConflictError, Row, StoreError
 
+_BAD_ROW = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramLimitExceeded, UnicodeError)
 _TIMEOUTS = {"connect_timeout": "5", "tcp_user_timeout": "10000"}  # seconds, milliseconds; the URL may say otherwise
 _MIGRATION_LOCK = 0x5E925A7E  # any number, the same in every process
 _SYNCHRONOUS = (
@@ -100,7 +101,7 @@ class PostgresConnection:
 def _is_bad_row(error: Exception) -> bool:
     if isinstance(error, psycopg.ProgrammingError):  # without a state it is psycopg that does not know the value's type
         return error.sqlstate is None
-    return isinstance(error, psycopg.DataError | psycopg.IntegrityError | UnicodeError)
+    return isinstance(error, _BAD_ROW)
 
 
 def _dialect(sql: str) -> Any:

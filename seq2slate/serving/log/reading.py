@@ -14,6 +14,9 @@ Reading: TypeAlias = Callable[[], AbstractContextManager[Connection]]
 """Opens a transaction that reads."""
 Found = TypeVar("Found")
 
+_COLUMNS = ROW.split(", ").index("columns")
+_SLATES_AT_ONCE = 1000  # a statement takes only so many values
+
 
 @dataclass(frozen=True)
 class Range:
@@ -81,16 +84,16 @@ def read_some(connection: Connection, which: str, values: Sequence[Any]) -> list
     rows = connection.rows(f"SELECT {ROW} FROM impressions {which}", values)
     if not rows:
         return []
-    names = ROW.split(", ")
-    key = names.index("columns")
     columns = _read_columns(connection)
     clicks: dict[str, dict[int, float]] = {row[0]: {} for row in rows}
-    marks = ", ".join("?" * len(rows))
-    for slate_id, item, at in connection.rows(
-        f"SELECT slate_id, item, at FROM clicks WHERE slate_id IN ({marks}) ORDER BY item", list(clicks)
-    ):
-        clicks[slate_id][item] = at
-    return [LoggedImpression(from_row(row, columns[row[key]]), clicks[row[0]]) for row in rows]
+    for start in range(0, len(rows), _SLATES_AT_ONCE):
+        slate_ids = [row[0] for row in rows[start : start + _SLATES_AT_ONCE]]
+        marks = ", ".join("?" * len(slate_ids))
+        for slate_id, item, at in connection.rows(
+            f"SELECT slate_id, item, at FROM clicks WHERE slate_id IN ({marks}) ORDER BY item", slate_ids
+        ):
+            clicks[slate_id][item] = at
+    return [LoggedImpression(from_row(row, columns[row[_COLUMNS]]), clicks[row[0]]) for row in rows]
 
 
 def _read_columns(connection: Connection) -> dict[str, Columns]:

@@ -42,19 +42,27 @@ class SqliteBackend:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         elif not self.path.exists():
             raise DataError(f"{self.name}: no such file")
-        mode = "rwc" if self.create and not read_only else "rw"
         try:
-            raw = sqlite3.connect(
-                f"{self.path.as_uri()}?mode={mode}",
-                uri=True,
-                timeout=_SECONDS_TO_WAIT,
-                isolation_level=None,  # transactions begin where we say
-                check_same_thread=False,
-            )
-            self.prepare(raw, read_only)
+            raw = self._open("rwc" if self.create and not read_only else "rw")
+            try:
+                self.prepare(raw, read_only)
+            except sqlite3.Error:
+                raw.close()
+                raise
+        except sqlite3.OperationalError as error:  # locked, no permission, no space
+            raise StoreError(f"{self.name}: {error}") from error
         except sqlite3.DatabaseError as error:
             raise DataError(f"{self.name}: {error}") from error
         return SqliteConnection(raw, self.name, "DEFERRED" if read_only else "IMMEDIATE")
+
+    def _open(self, mode: str) -> sqlite3.Connection:
+        return sqlite3.connect(
+            f"{self.path.as_uri()}?mode={mode}",
+            uri=True,
+            timeout=_SECONDS_TO_WAIT,
+            isolation_level=None,  # transactions begin where we say
+            check_same_thread=False,  # made by the thread that opens a log, used by the one that writes
+        )
 
     def prepare(self, raw: sqlite3.Connection, read_only: bool) -> None:
         """Set what SQLite keeps for a connection, not for the file."""

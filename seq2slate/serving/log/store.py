@@ -29,7 +29,7 @@ from seq2slate.serving.log.backend import (
     StoreError,
 )
 from seq2slate.serving.log.counts import ArmCounts, Counts, PositionCounts, read_counts
-from seq2slate.serving.log.impression import ClickOutcome, Columns, Impression, LoggedImpression
+from seq2slate.serving.log.impression import ClickOutcome, Columns, Impression, LoggedImpression, is_storable
 from seq2slate.serving.log.reading import Range, read_column_sets, read_contexts, read_range, read_some
 from seq2slate.serving.log.schema import migrate
 from seq2slate.serving.log.sqlite import SqliteBackend
@@ -122,6 +122,10 @@ class Store:
 
     def add_click(self, slate_id: str, item_id: str, at: float) -> Future[ClickOutcome]:
         """Write a click on an item of a slate; the future is resolved after the commit."""
+        if not is_storable(slate_id):
+            unknown: Future[ClickOutcome] = Future()
+            unknown.set_result(ClickOutcome.UNKNOWN_SLATE)
+            return unknown
         return self._writer.add(NewClick(slate_id, item_id, at))
 
     def prune(self, before: float) -> int:

@@ -90,9 +90,8 @@ class Writer:
                 self._write(group[middle:])
         except Exception as error:  # whatever it is, those who wait must hear of it and the thread must live
             self._disconnect()
-            problem = error if isinstance(error, StoreError) else StoreError(f"{self._name}: {error}")
             for waiting in group:
-                waiting.done.set_exception(problem)
+                waiting.done.set_exception(_as_store_error(error, self._name))
         else:
             for waiting, outcome in zip(group, outcomes, strict=True):
                 waiting.done.set_result(outcome)
@@ -124,3 +123,10 @@ class Writer:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _as_store_error(error: Exception, name: str) -> StoreError:
+    """Return an error of its own for each who waits: an exception that several threads raise mixes their tracebacks."""
+    failure = StoreError(str(error) if isinstance(error, Seq2SlateError) else f"{name}: {error}")
+    failure.__cause__ = error
+    return failure
