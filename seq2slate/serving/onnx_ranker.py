@@ -47,7 +47,7 @@ class OnnxRanker:
         """Return the best slates (B, K) and the log-probability of each choice; -1 and 0 where nothing is placed."""
         if k is not None and k < 1:
             raise UsageError(f"k must be at least 1, got {k}")
-        inputs = self._inputs(batch)
+        inputs = self.inputs(batch)
         if not batch.n_slots:
             return np.zeros((len(batch), 0), np.int64), np.zeros((len(batch), 0), np.float32)
         return self.run(inputs, batch.n_slots if k is None else k)
@@ -57,7 +57,8 @@ class OnnxRanker:
         slates, logs = self._session.run(None, inputs | {"k": np.array(k)})
         return slates, logs
 
-    def _inputs(self, batch: Batch) -> dict[str, npt.NDArray[Any]]:
+    def inputs(self, batch: Batch) -> dict[str, npt.NDArray[Any]]:
+        """Return what the graph reads of a batch, but for `k`."""
         lists = batch.lists
         encoded = self.transform.apply(lists)  # also says what is wrong with the columns
         inputs: dict[str, npt.NDArray[Any]] = {"features": batch.features, "lengths": lists.lengths}

@@ -118,7 +118,7 @@ class Runtime:
     def _item_vectors(self, encoded: EncodedLists) -> FloatArray:
         """Return (n, I) what the network reads of each item."""
         if encoded.dense.shape[1] == self._network.n_inputs:  # nothing but numbers
-            return encoded.dense
+            return np.ascontiguousarray(encoded.dense)
         inputs = InputLists(encoded, np.array([len(encoded.dense)])).batch()
         return np.ascontiguousarray(self._network.item_vectors(inputs)[:, 0].numpy())
 

@@ -1,0 +1,35 @@
+"""Models of every shape, and lists for them, for the tests of what runs outside of training."""
+
+import numpy as np
+
+from seq2slate.data.lists import ItemLists, offsets_from_lengths
+from seq2slate.model.seq2slate import Seq2Slate
+from tests.reference_network import VARIANTS, randomise
+
+LENGTHS = (0, 1, 2, 5, 9, 70, 3, 130, 30)
+"""An empty list, a single item, and lists longer than the positions that the network tells apart."""
+
+
+def lists_for(variant: str, *, seed: int = 0, lengths: tuple[int, ...] = LENGTHS) -> ItemLists:
+    """Return lists with the columns that the variant reads, some with tiny and some with huge numbers."""
+    sizes, _ = VARIANTS[variant]
+    rng = np.random.default_rng(seed)
+    offsets = offsets_from_lengths(np.array(lengths))
+    n_items = int(offsets[-1])
+    texts = {name: rng.choice([f"{name} {code}" for code in range(6)], n_items) for name in sizes.categorical}
+    of_lists = {name: rng.choice([f"{name} {code}" for code in range(3)], len(lengths)) for name in ("city",)}
+    numbers = {f"number {column}": rng.normal(size=len(lengths)) for column in range(sizes.context)}
+    scales = 10.0 ** np.array([-4, 0, 5])[: sizes.dense]
+    return ItemLists(
+        rng.normal(size=(n_items, sizes.dense)) * scales,
+        offsets,
+        categorical=texts,
+        context=numbers | (of_lists if sizes.context_categorical else {}),
+    )
+
+
+def model_for(variant: str, lists: ItemLists, *, seed: int = 0) -> Seq2Slate:
+    """Return a model whose weights are large enough that items differ."""
+    model = Seq2Slate.create(lists, VARIANTS[variant][1])
+    randomise(model.network, seed)
+    return model

@@ -1,0 +1,232 @@
+"""A request gets the slate that the model gives to a batch, whatever the model is made of."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from seq2slate.baselines.linear import RidgeRanker
+from seq2slate.data.lists import FloatArray, IntArray, ItemLists
+from seq2slate.data.ranker import Ranker
+from seq2slate.errors import DataError, UsageError
+from seq2slate.model.decoding import choice_log_probabilities
+from seq2slate.model.network import NetworkConfig
+from seq2slate.model.seq2slate import Seq2Slate
+from seq2slate.serving import runtime as runtime_module
+from seq2slate.serving.runtime import Runtime
+from tests import reference_network as slow
+from tests.checks import check_ranker, mixed_lists
+from tests.reference_network import KERNELS, VARIANTS, randomise, use_kernels
+from tests.served_models import lists_for, model_for
+
+IN_C = [
+    name
+    for name, (_, config) in VARIANTS.items()
+    if (config.encoder, config.layers, config.cell, config.decoder) == ("recurrent", 1, "lstm", "sequential")
+    and not config.bidirectional
+    and not config.reversed_input
+]
+"""The variants that one call to C takes care of."""
+
+
+def request(runtime: Runtime, lists: ItemLists, k: int | None = None, **options: object) -> tuple[IntArray, FloatArray]:
+    """Ask for the slate of the only list, as a service would."""
+    texts = {name: column.to_pylist() for name, column in lists.categorical.items()}
+    context = {
+        name: column[0] if isinstance(column, np.ndarray) else column[0].as_py()
+        for name, column in lists.context.items()
+    }
+    return runtime.slate(lists.features, k, categorical=texts, context=context, **options)  # type: ignore[arg-type]
+
+
+# The same as the model
+
+
+@pytest.mark.parametrize("k", [None, 4])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_slates_and_log_probabilities_are_the_model_s(variant: str, k: int | None) -> None:
+    lists = lists_for(variant)
+    model = model_for(variant, lists)
+    runtime = Runtime(model)
+    for one in lists:
+        decoded = model.decode(one, k)
+        slate, logs = request(runtime, one, k)
+        assert slate.tolist() == decoded.slates[0].tolist()
+        np.testing.assert_allclose(logs, decoded.log_probabilities[0], rtol=0, atol=1e-5)
+        assert slate.dtype == np.int64
+        assert logs.dtype == np.float32
+
+
+@pytest.mark.parametrize("variant", IN_C)
+def test_log_probabilities_equal_the_reference(variant: str) -> None:
+    lists = lists_for(variant, lengths=(1, 7, 12))
+    model = model_for(variant, lists)
+    reference, inputs = slow.ReferenceNetwork(model.network), model.inputs(lists)
+    for number, one in enumerate(lists):
+        slate, logs = request(Runtime(model), one)
+        for length in range(1, len(slate) + 1):
+            placed = slate[:length].tolist()
+            expected = slow.log_probability(reference.scores(slow.one_list(inputs, number), placed), placed)
+            np.testing.assert_allclose(logs[:length].sum(), expected.item(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("hidden", "columns"), [(1, 1), (16, 8), (33, 21), (64, 136)])
+@pytest.mark.parametrize("steepness", [1.0, 100.0])
+def test_any_width_and_any_steepness_of_the_pointer(hidden: int, columns: int, steepness: float) -> None:
+    rng = np.random.default_rng(hidden)
+    lists = ItemLists(rng.normal(size=(60, columns)), [0, 20, 60])
+    model = Seq2Slate.create(lists, NetworkConfig(hidden=hidden, base_prior=True))
+    randomise(model.network, 0, 0.1)
+    with torch.no_grad():
+        model.network.w_enc.mul_(steepness)  # beyond where e^2x would overflow, if it were not limited
+        model.network.w_dec.mul_(steepness)
+    for one in lists:
+        for k in (3, None):
+            slate, logs = Runtime(model).slate(one.features, k)
+            assert slate.tolist() == model.decode(one, k).slates[0].tolist()
+            np.testing.assert_allclose(logs, model.log_prob(one, slate[None])[0], rtol=0, atol=1e-6 * (9 + steepness))
+
+
+@pytest.mark.parametrize("variant", ["paper", "resemblance and prior", "gru", "one-step"])
+@pytest.mark.parametrize("temperature", [1.0, 0.3, 4.0])
+def test_a_drawn_slate_is_the_model_s_with_the_propensities_of_the_draw(variant: str, temperature: float) -> None:
+    lists = lists_for(variant)
+    model = model_for(variant, lists)
+    runtime = Runtime(model)
+    for seed, one in enumerate(lists):
+        drawn = model.decode(one, 20, generator=torch.Generator().manual_seed(seed), temperature=temperature)
+        slate, logs = request(runtime, one, 20, generator=torch.Generator().manual_seed(seed), temperature=temperature)
+        assert slate.tolist() == drawn.slates[0].tolist()
+        expected = choice_log_probabilities(drawn.scores / temperature, drawn.slates)[0]
+        np.testing.assert_allclose(logs, expected, rtol=0, atol=1e-4)
+
+
+def test_draws_are_as_frequent_as_their_propensities_say() -> None:
+    lists = ItemLists(np.random.default_rng(0).normal(size=(4, 3)), [0, 4])
+    model = Seq2Slate.create(lists, NetworkConfig(hidden=8))
+    randomise(model.network, 0)
+    runtime, generator, n_draws = Runtime(model), torch.Generator().manual_seed(0), 4000
+    drawn = [runtime.slate(lists.features, 2, generator=generator, temperature=2.0) for _ in range(n_draws)]
+    pairs = {tuple(slate.tolist()): float(np.exp(logs.sum())) for slate, logs in drawn}
+    assert len(pairs) == 4 * 3
+    assert sum(pairs.values()) == pytest.approx(1, abs=1e-5)
+    for pair, probability in pairs.items():
+        share = np.mean([tuple(slate.tolist()) == pair for slate, _ in drawn])
+        assert abs(share - probability) < 5 * np.sqrt(probability * (1 - probability) / n_draws)
+
+
+# A ranker
+
+
+@pytest.mark.parametrize(
+    ("variant", "kernels"),
+    [(variant, "native") for variant in ("paper", "resemblance and prior", "one-step", "attention")]
+    + [("resemblance and prior", name) for name in KERNELS if name != "native"],
+)
+def test_battery(variant: str, kernels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_kernels(kernels, monkeypatch)
+    lists = mixed_lists(0)
+    model = model_for(variant, lists)
+    model.save(tmp_path / "model")
+
+    def save_load(_: Ranker) -> Ranker:
+        return Runtime.load(tmp_path / "model")
+
+    check_ranker(Runtime(model), lists, save_load=save_load)
+
+
+def test_columns_of_every_kind_reach_the_network_in_a_batch_too() -> None:
+    lists = lists_for("embeddings and context")
+    model = model_for("embeddings and context", lists)
+    assert (Runtime(model).rank(lists.batch()) == model.rank(lists.batch())).all()
+
+
+# How it runs
+
+
+@pytest.mark.parametrize("variant", IN_C)
+def test_the_usual_path_is_not_taken_where_c_will_do(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_kernels("native", monkeypatch)
+    lists = lists_for(variant)
+    runtime = Runtime(model_for(variant, lists))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("decoded as a batch")
+
+    monkeypatch.setattr(runtime_module, "decode", refuse)
+    request(runtime, lists[3])
+
+
+@pytest.mark.parametrize("variant", ["resemblance and prior", "attention"])
+def test_threads_do_not_disturb_each_other(variant: str) -> None:
+    lists = lists_for(variant, lengths=(40, 3, 25, 1, 60) * 8)
+    runtime = Runtime(model_for(variant, lists))
+    parts = list(lists)
+    alone = [request(runtime, one) for one in parts]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda one: request(runtime, one), parts * 3))
+    for (slate, logs), (expected, expected_logs) in zip(together, alone * 3, strict=True):
+        assert slate.tolist() == expected.tolist()
+        assert logs.tolist() == expected_logs.tolist()
+
+
+@pytest.mark.parametrize("variant", ["paper", "gru"])
+def test_a_model_that_learns_on_changes_nothing(variant: str) -> None:
+    lists = lists_for(variant)
+    model = model_for(variant, lists)
+    runtime, one = Runtime(model), lists[8]
+    slate, logs = runtime.slate(one.features)
+    randomise(model.network, 1)
+    again, logs_again = runtime.slate(one.features)
+    assert (slate.tolist(), logs.tolist()) == (again.tolist(), logs_again.tolist())
+    assert Runtime(model).slate(one.features)[0].tolist() != slate.tolist()
+
+
+def test_the_request_may_lie_in_memory_as_it_likes_and_is_left_as_it_was() -> None:
+    lists = lists_for("resemblance and prior")
+    runtime, features = Runtime(model_for("resemblance and prior", lists)), lists[8].features.copy()
+    before = features.copy()
+    first = runtime.slate(features)
+    assert (features == before).all()
+    twice = np.repeat(features, 2, axis=0)
+    for same in (features.tolist(), np.asfortranarray(features), twice[::2], features.astype(np.float64)):
+        slate, logs = runtime.slate(same)
+        assert slate.tolist() == first[0].tolist()
+        np.testing.assert_allclose(logs, first[1], rtol=0, atol=1e-6)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("variant", ["paper", "gru"])
+@pytest.mark.parametrize(
+    ("ask", "error", "message"),
+    [
+        (lambda runtime: runtime.slate(np.zeros((3, 2))), DataError, "3, 2"),
+        (lambda runtime: runtime.slate([[1.0, np.nan, 0.0]]), DataError, "item 0: 'f2' is nan"),
+        (lambda runtime: runtime.slate(np.zeros((3, 3)), 0), UsageError, "k must be at least 1"),
+        (lambda runtime: runtime.slate(np.zeros((3, 3)), temperature=0.0), UsageError, "temperature"),
+    ],
+)
+def test_a_bad_request_is_refused(
+    variant: str, ask: Callable[[Runtime], object], error: type[Exception], message: str
+) -> None:
+    runtime = Runtime(model_for(variant, lists_for(variant)))
+    with pytest.raises(error, match=message):
+        ask(runtime)
+
+
+def test_an_empty_request_gets_an_empty_slate() -> None:
+    for variant in ("paper", "resemblance", "gru", "one-step"):
+        slate, logs = Runtime(model_for(variant, lists_for(variant))).slate([])
+        assert (slate.shape, logs.shape) == ((0,), (0,))
+
+
+def test_another_kind_of_ranker_is_refused(tmp_path: Path) -> None:
+    lists = mixed_lists(0)
+    RidgeRanker.fit(lists).save(tmp_path / "ridge")
+    with pytest.raises(UsageError, match="'ridge' ranker, and only a network"):
+        Runtime.load(tmp_path / "ridge")
