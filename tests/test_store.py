@@ -28,6 +28,7 @@ from seq2slate.serving.log.reading import Range
 from seq2slate.serving.log.sqlite import SqliteBackend
 from seq2slate.serving.log.store import ClickOutcome, Impression, Store, StoreBusyError, StoreError, open_store
 from tests.logs import fresh_database, impression
+from tests.memory import measured_memory
 from tests.test_cli import seq2slate
 
 NEW, DUPLICATE = ClickOutcome.NEW, ClickOutcome.DUPLICATE
@@ -361,6 +362,16 @@ def test_a_server_that_restarts_is_found_again(postgres_server: Any) -> None:
         assert {logged.impression.slate_id for logged in store.impressions()} == {"slate-1", "slate-5"}
 
 
+def test_a_commit_waits_for_the_disk_of_the_server(postgres_server: Any) -> None:
+    postgres = pytest.importorskip("seq2slate.serving.log.postgres")
+    for setting, expected in {"off": "on", "remote_apply": "remote_apply"}.items():
+        backend = postgres.PostgresBackend(f"{postgres_server.get_uri()}&options=-csynchronous_commit%3D{setting}")
+        connection = backend.connect()
+        with connection.transaction():
+            assert connection.rows("SHOW synchronous_commit") == [(expected,)]
+        connection.close()
+
+
 def test_several_stores_write_to_one_log(url: str) -> None:
     """Four replicas, which send some of the same impressions and clicks in different orders."""
     stores = [open_store(url) for _ in range(4)]
@@ -601,6 +612,16 @@ def test_an_export_refuses_what_does_not_fit_into_one_table(store: Store, tmp_pa
     with pytest.raises(DataError, match="'arm'"):
         export(store, tmp_path / "x.parquet", Range(since=4, until=10))
     assert not list(tmp_path.glob("*.parquet"))
+
+
+def test_an_export_does_not_need_the_whole_log_in_memory(tmp_path: Path) -> None:
+    with open_store(tmp_path / "log.db") as store:
+        wait([store.add_impression(impression(number, n_items=20, n_features=100)) for number in range(1000)])
+        size = 1000 * 20 * 100 * 4
+        with measured_memory() as held_and_peak:
+            assert export(store, tmp_path / "log.parquet", batch=20) == 1000
+            _, peak = held_and_peak()
+    assert peak < size / 2
 
 
 def test_times() -> None:

@@ -32,7 +32,7 @@ from seq2slate.serving.log.store import Store
 _NOT_SHOWN = -1
 
 
-def export(store: Store, path: str | os.PathLike[str], chosen: Range | None = None, *, batch: int = 256) -> int:
+def export(store: Store, path: str | os.PathLike[str], chosen: Range | None = None, *, batch: int = 1024) -> int:
     """Write the impressions of a range to a Parquet file, which appears whole or not at all; return their number.
 
     No more than `batch` impressions are in memory. They must have the same columns: a log whose features changed is
