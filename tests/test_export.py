@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +204,15 @@ def test_nothing_is_written_when_the_slates_differ(tmp_path: Path, monkeypatch: 
     assert not (tmp_path / "out").exists()
 
 
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("seq2slate.serving.export", "seq2slate.serving.onnx_network", "seq2slate.serving.graph"):
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    result = CliRunner().invoke(app, ["export", str(tmp_path)])
+    assert isinstance(result.exception, UsageError)
+    assert str(result.exception) == "onnx is not installed: pip install 'seq2slate[serve]'"
+
+
 def test_what_is_no_network_is_refused(tmp_path: Path) -> None:
     RidgeRanker.fit(mixed_lists(0)).save(tmp_path / "ridge")
     with pytest.raises(UsageError, match="'ridge' ranker, and only a network"):
@@ -231,6 +242,20 @@ def test_battery(variant: str, tmp_path: Path) -> None:
         return OnnxRanker(tmp_path / "model.onnx")
 
     check_ranker(OnnxRanker(content), lists, save_load=save_load)
+
+
+def test_an_exported_model_does_not_need_pytorch(tmp_path: Path) -> None:
+    lists = mixed_lists(0)
+    (tmp_path / "model.onnx").write_bytes(content_of(model_for("paper", lists)))
+    program = (
+        "import sys, numpy as np; from seq2slate import ItemLists;"
+        "from seq2slate.serving.onnx_ranker import OnnxRanker;"
+        "ranker = OnnxRanker(sys.argv[1]); print(ranker.rank(ItemLists(np.eye(4), [0, 4]).batch(), 2).shape);"
+        "print('torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "model.onnx")]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert output.split("\n")[:2] == ["(1, 2)", "False"]
 
 
 def test_the_columns_of_the_training_are_asked_for() -> None:

@@ -53,6 +53,7 @@ class _NetworkGraph:
         self.n_items = self.features.size(1)
         self.positions = self.graph.op("Range", 0, self.n_items, 1)  # (N,)
         self.mask = self.positions < self.lengths.unsqueeze(1)  # (B, N)
+        self.zeros = self.mask.cast(FLOAT) * 0.0  # (B, N): what is added to it takes its shape
 
     def written(self, notes: Mapping[str, str]) -> bytes:
         items = self._items()  # (B, N, I)
@@ -81,10 +82,10 @@ class _NetworkGraph:
         for name, table in zip(transform.context_categorical, network.context_embeddings, strict=True):
             codes = graph.input(LIST_CODES + name, INTEGER, ["lists"])
             of_lists.append(self._table(table).op("Gather", codes))
-        nothing = there.cast(FLOAT) * 0.0  # (B, N, 1)
-        columns += [column.unsqueeze(1) + nothing for column in of_lists]
+        columns += [column.unsqueeze(1) + self.zeros.unsqueeze(2) for column in of_lists]
         if network.config.position_input:
-            columns.append((self.positions + 1).cast(FLOAT).op("Log").unsqueeze(0, 2) + nothing)
+            position = (self.positions + 1).cast(FLOAT).op("Log")
+            columns.append((self.zeros + position).unsqueeze(2))
         return graph.concat(columns, axis=2)
 
     def _table(self, embedding: nn.Module) -> Value:
@@ -156,7 +157,7 @@ class _NetworkGraph:
         if self.network.prior is not None:
             values = _array(self.network.prior * STRETCH)
             places = self.positions.op("Min", len(values) - 1)
-            prior = self.graph.constant(values).op("Gather", places).unsqueeze(0) + self.mask.cast(FLOAT) * 0.0
+            prior = self.zeros + self.graph.constant(values).op("Gather", places)
         if resemblance is None:
             return prior, None
         similar = self._similar(self.graph.where(self.mask.unsqueeze(2), items, 0.0), resemblance)
@@ -209,7 +210,7 @@ class _NetworkGraph:
             both = click.unsqueeze(1) * below.op("Gather", item, axis=1)
             return [far * (1.0 - both.op("Min", NEARLY_ONE))], [(click, FLOAT)]
 
-        (clicks,) = self.graph.loop(self.n_items, [(alone * 0.0 + 1.0, FLOAT)], look)
+        (clicks,) = self.graph.loop(self.n_items, [(self.zeros + 1.0, FLOAT)], look)
         return clicks.transpose(1, 0)
 
     # Decoding
@@ -221,9 +222,8 @@ class _NetworkGraph:
         network, graph = self.network, self.graph
         first = _layer_input(network.decoder_layers[0], items)  # (B, N, gates): the decoder reads these, item by item
         go = _layer_input(network.decoder_layers[0], graph.constant(_array(network.go)).unsqueeze(0))
-        no_bias = self.mask.cast(FLOAT) * 0.0
-        bias = no_bias if bias is None else bias
-        reads = go + no_bias.op("ReduceSum", np.array([1]), keepdims=1)  # (B, gates)
+        reads = self.lengths.cast(FLOAT).unsqueeze(1) * 0.0 + go  # (B, gates)
+        bias = self.zeros if bias is None else bias
         flat = [part for state in states for part in state]
         at_once = network.config.decoder == "one-step"
         first_scores = self._scores(keys, self._stepped(reads, flat)[0]) + bias if at_once else None
