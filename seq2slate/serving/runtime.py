@@ -4,8 +4,9 @@ The usual path from lists to slates is made for batches; for a single list most 
 that does not depend on the request is done beforehand, and a network of two LSTM layers, which is what the presets
 `paper` and `default` make, runs in one call to C (`place_list` in `model/native.c`). All others take the usual path.
 
-The slates are those of `Seq2Slate.decode`, and so are the log-probabilities of the best slate. A slate that is drawn
-comes with the log-propensities of the draw, at the temperature it was drawn with: what a log must keep.
+The slates are those of `Seq2Slate.decode`, but where scores are so near each other that rounding decides, and so are
+the log-probabilities of the best slate. A slate that is drawn comes with the log-propensities of the draw, at the
+temperature it was drawn with: what a log must keep.
 """
 
 from __future__ import annotations
