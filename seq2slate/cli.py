@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -35,7 +36,10 @@ app = typer.Typer(
 )
 log_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The log of the re-ranking service.")
 app.add_typer(log_app, name="log")
+keys_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The API keys of the re-ranking service.")
+app.add_typer(keys_app, name="keys")
 LogUrl = Annotated[str, typer.Argument(help="A SQLite file, or postgresql://user@host/database.")]
+KeysFile = Annotated[Path, typer.Argument(metavar="FILE", help="The file of the keys' hashes.")]
 Eta = Annotated[float | None, typer.Option(min=0, help="Position i is seen with probability 1 / i^eta.")]
 Quantile = Annotated[
     float | None, typer.Option("--q", min=0, max=1, help="Share of the pairs of a list that are similar.")
@@ -117,6 +121,27 @@ class DecoderName(StrEnum):
 
     sequential = "sequential"
     one_step = "one-step"
+
+
+class DurabilityName(StrEnum):
+    """What an acknowledged write to the log survives."""
+
+    process = "process"
+    power = "power"
+
+
+class LogFailure(StrEnum):
+    """What to do when the log takes no impression."""
+
+    serve = "serve"
+    refuse = "refuse"
+
+
+class ScopeName(StrEnum):
+    """What a key is for."""
+
+    serve = "serve"
+    admin = "admin"
 
 
 def _show_version(value: bool) -> None:
@@ -382,6 +407,79 @@ def reproduce(
         raise typer.Exit(_INTERRUPTED) from interruption
     if failures:
         raise typer.Exit(1)
+
+
+@app.command()
+def serve(
+    model: Annotated[
+        Path | None, typer.Argument(metavar="MODEL_DIR", help="Folder of a trained model; for arms that name none.")
+    ] = None,
+    experiment: Annotated[Path | None, typer.Option(help="Arms and their weights: a .toml or .json file.")] = None,
+    log: Annotated[str, typer.Option(help="A SQLite file, or postgresql://user@host/database.")] = "seq2slate-log.db",
+    durability: Annotated[
+        DurabilityName, typer.Option(help="What is acknowledged survives the end of the process, or of the power too.")
+    ] = DurabilityName.process,
+    log_failure: Annotated[
+        LogFailure, typer.Option(help="When the log fails, answer the base order without a slate_id, or 503.")
+    ] = LogFailure.serve,
+    host: Annotated[str, typer.Option(help="Address to bind; any but this machine's own needs --keys.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to bind; 0 takes a free one.")] = 8080,
+    keys: Annotated[Path | None, typer.Option(help="File of API keys, which are then required.")] = None,
+    deadline_ms: Annotated[
+        float, typer.Option(min=0.001, help="The base order is answered if the model takes longer.")
+    ] = 100,
+    log_deadline_ms: Annotated[float, typer.Option(min=1, help="A commit that takes longer has failed.")] = 1000,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="For the model; as many as cores, up to 4, if not given.")
+    ] = None,
+    max_items: Annotated[int, typer.Option(min=1, help="Items of a list.")] = 1000,
+    max_body_bytes: Annotated[int, typer.Option(min=1, help="Size of a request.")] = 4 << 20,
+    max_in_flight: Annotated[int, typer.Option(min=1, help="Requests at a time; more get 429.")] = 256,
+) -> None:
+    """Serve a model over HTTP, or an experiment with several, and log what is shown and clicked."""
+    try:
+        from seq2slate.serving.reranker import Patience
+        from seq2slate.serving.server import Settings
+        from seq2slate.serving.server import serve as run
+        from seq2slate.serving.service import Limits
+    except ModuleNotFoundError as missing:
+        raise UsageError(f"{missing.name} is not installed: pip install 'seq2slate[serve]'") from missing
+
+    patience = Patience(deadline_ms / 1e3, log_deadline_ms / 1e3, log_failure.value)
+    limits = Limits(body_bytes=max_body_bytes, items=max_items, in_flight=max_in_flight)
+    settings = Settings(model, experiment, log, durability.value, host, port, keys, threads, patience, limits)
+    run(settings, lambda address: typer.echo(f"serving on {address}"))
+
+
+@keys_app.command("add")
+def add_key(
+    file: KeysFile,
+    scope: Annotated[ScopeName, typer.Option(help="For slates and clicks, or for everything else.")] = ScopeName.serve,
+    note: Annotated[str, typer.Option(help="For people: whose key it is.")] = "",
+) -> None:
+    """Make a key and print it, once: the file has only its hash."""
+    from seq2slate.serving import keys
+
+    typer.echo(keys.add_key(file, scope.value, note))
+
+
+@keys_app.command("list")
+def list_keys(file: KeysFile) -> None:
+    """Print the id, the scope, the time and the note of every key."""
+    from seq2slate.serving import keys
+
+    for key in keys.read_keys(file):
+        created = datetime.fromtimestamp(key.created, UTC).isoformat(timespec="seconds")
+        typer.echo(f"{key.id}  {key.scope:5}  {created}  {key.note}")
+
+
+@keys_app.command("revoke")
+def revoke_key(file: KeysFile, key: Annotated[str, typer.Argument(metavar="ID", help="As `list` prints it.")]) -> None:
+    """Take a key away; the next request with it is refused."""
+    from seq2slate.serving import keys
+
+    keys.revoke_key(file, key)
+    typer.echo(f"{file}: {key} is revoked")
 
 
 @log_app.command("export")

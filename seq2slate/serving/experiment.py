@@ -1,0 +1,107 @@
+"""An experiment: its arms, their weights, and which unit belongs to which arm. Knows nothing of HTTP, models or logs.
+
+A unit (a user, as a rule) is assigned by a hash, so that it meets the same arm on every visit, in every replica and
+after every restart, and nothing has to be remembered: the first eight bytes of SHA-256 of the salt, a NUL and the unit,
+as a big-endian number, say where the unit falls on a line that the arms share in proportion to their weights. A new
+salt deals all units anew. New weights move the borders, and with them the units between the old and the new border.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tomllib
+from bisect import bisect_right
+from functools import cached_property
+from itertools import accumulate
+from math import isfinite
+from pathlib import Path
+
+import msgspec
+
+from seq2slate.errors import DataError
+
+BASE = "base"
+"""In the place of a model's folder: the order as it was given."""
+_LONGEST_NAME = 128
+_LINE = 1 << 64
+
+
+class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One way to order slates."""
+
+    name: str
+    weight: float = 1.0
+    """The share of the units, relative to the other arms."""
+    model: str | None = None
+    """The folder of a model, or "base"; None is the model that the service was started with."""
+    temperature: float | None = None
+    """Draw slates from the model at this temperature, and log their propensities; None takes the best slate."""
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.name) <= _LONGEST_NAME or not self.name.isprintable():
+            raise ValueError(f"name: expected 1 to {_LONGEST_NAME} printable characters")
+        if not (isfinite(self.weight) and self.weight >= 0):
+            raise ValueError("weight: expected a number that is not negative")
+        if self.temperature is not None and not (isfinite(self.temperature) and self.temperature > 0):
+            raise ValueError("temperature: expected a number above 0")
+        if self.temperature is not None and self.model == BASE:
+            raise ValueError("temperature: the base order is not drawn; leave it out")
+
+
+class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """Arms that share the units.
+
+    >>> experiment = Experiment("autumn", (Arm("control", model="base"), Arm("treated", weight=3)))
+    >>> [experiment.assign(unit).name for unit in ("u1", "u2", "u3", "u4")]
+    ['control', 'treated', 'control', 'treated']
+    """
+
+    name: str
+    arms: tuple[Arm, ...]
+    salt: str = ""
+    """Deals the units; the name of the experiment if empty."""
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.name) <= _LONGEST_NAME or not self.name.isprintable():
+            raise ValueError(f"name: expected 1 to {_LONGEST_NAME} printable characters")
+        names = [arm.name for arm in self.arms]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"arms: the name {twice!r} stands twice")
+        if not sum(arm.weight for arm in self.arms) > 0:
+            raise ValueError("arms: expected at least one with a weight above 0")
+
+    @cached_property
+    def _borders(self) -> list[int]:
+        """Where each arm ends on the line."""
+        ends = list(accumulate(arm.weight for arm in self.arms))
+        return [int(end / ends[-1] * _LINE) for end in ends]
+
+    def assign(self, unit: str) -> Arm:
+        """Return the arm of a unit: always the same one."""
+        digest = hashlib.sha256(f"{self.salt or self.name}\0{unit}".encode()).digest()
+        return self.arms[bisect_right(self._borders, int.from_bytes(digest[:8], "big"))]
+
+
+def read_experiment(path: str | os.PathLike[str]) -> Experiment:
+    """Read an experiment from a .toml or .json file; folders of models are relative to it."""
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+        content = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)
+        experiment = msgspec.convert(content, Experiment)
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror}") from error
+    except msgspec.ValidationError as error:
+        raise DataError(f"{file}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{file}: is not {'TOML' if file.suffix == '.toml' else 'JSON'}: {error}") from error
+    return msgspec.structs.replace(experiment, arms=tuple(_located(arm, file.parent) for arm in experiment.arms))
+
+
+def _located(arm: Arm, folder: Path) -> Arm:
+    if arm.model in (None, BASE):
+        return arm
+    return msgspec.structs.replace(arm, model=os.fspath(folder / str(arm.model)))

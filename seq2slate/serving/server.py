@@ -1,0 +1,176 @@
+"""The process around the service: it opens the log, binds, listens to signals, and leaves nothing half done.
+
+SIGTERM and SIGINT let the requests that have begun be answered, commit, and close the log; SIGHUP loads the models and
+the experiment anew. A service that other machines can reach does not start without keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import torch
+import uvicorn
+from starlette.applications import Starlette
+
+from seq2slate.errors import Seq2SlateError, UsageError
+from seq2slate.serving.deployment import load_deployment
+from seq2slate.serving.keys import KeyRing
+from seq2slate.serving.log.store import Durability, open_store
+from seq2slate.serving.monitoring import Monitor
+from seq2slate.serving.reranker import Patience, Reranker
+from seq2slate.serving.service import Limits, create_app
+
+_SECONDS_TO_DRAIN = 10
+_BACKLOG = 2048
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that `seq2slate serve` can be told."""
+
+    model: Path | None = None
+    experiment: Path | None = None
+    log: str = "seq2slate-log.db"
+    durability: Durability = "process"
+    host: str = "127.0.0.1"
+    port: int = 8080
+    keys: Path | None = None
+    threads: int | None = None
+    """Of the model; as many as cores, up to four, if not given."""
+    patience: Patience = field(default_factory=Patience)
+    limits: Limits = field(default_factory=Limits)
+
+
+def serve(settings: Settings, announce: Callable[[str], None]) -> None:
+    """Serve until a signal comes; `announce` gets the address when requests are taken."""
+    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.WARNING)
+    torch.set_num_threads(1)  # requests share the cores, not the parts of one request
+    keys = _keys(settings)
+    if settings.model is None and settings.experiment is None:
+        raise UsageError("nothing to serve: give MODEL_DIR or --experiment FILE")
+    listener = _listen(settings.host, settings.port)
+    with listener, open_store(settings.log, durability=settings.durability) as store:
+        monitor = Monitor()
+        load = partial(load_deployment, settings.model, settings.experiment)
+        reranker = Reranker(load, store, monitor, settings.patience, threads=settings.threads)
+        try:
+            app = create_app(reranker, monitor, keys=keys, limits=settings.limits)
+            _run(app, reranker, listener, lambda: announce(_address(listener)))
+        finally:
+            reranker.close()
+
+
+def _keys(settings: Settings) -> KeyRing | None:
+    if settings.keys is not None:
+        return KeyRing(settings.keys)
+    if not is_loopback(settings.host):
+        raise UsageError(
+            f"{settings.host} can be reached from other machines: give --keys FILE, made with `seq2slate keys add`"
+        )
+    return None
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether only this machine can reach an address.
+
+    >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "::", "example.org", "")]
+    [True, True, True, False, False, False, False]
+    """
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Bind the address; one that is taken or wrong is an OSError that names it."""
+    try:
+        family, *_, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+            0
+        ]
+        listener = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+    except (OSError, OverflowError) as error:
+        raise UsageError(f"cannot listen on {host}:{port}: {error}") from error
+    listener.setblocking(False)
+    return listener
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn without its signal handlers, which end the process by the signal after a graceful stop."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield
+
+
+def _run(app: Starlette, reranker: Reranker, listener: socket.socket, announce: Callable[[], None]) -> None:
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        lifespan="off",
+        ws="none",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=_SECONDS_TO_DRAIN,
+        backlog=_BACKLOG,
+    )
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(_Server(config), reranker, listener, announce))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:  # there is none for Windows
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+async def _serve(
+    server: uvicorn.Server, reranker: Reranker, listener: socket.socket, announce: Callable[[], None]
+) -> None:
+    loop = asyncio.get_running_loop()
+    reloads: set[asyncio.Task[None]] = set()
+
+    def stop() -> None:
+        server.should_exit = True
+
+    def reload() -> None:
+        task = loop.create_task(_reload(reranker))
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    started = loop.create_task(_announce_when_started(server, announce))
+    await server.serve([listener])
+    started.cancel()
+
+
+async def _announce_when_started(server: uvicorn.Server, announce: Callable[[], None]) -> None:
+    while not server.started:
+        await asyncio.sleep(0.005)
+    announce()
+
+
+async def _reload(reranker: Reranker) -> None:
+    with suppress(Seq2SlateError, OSError):  # which it has logged
+        await reranker.reload()
