@@ -482,6 +482,42 @@ def revoke_key(file: KeysFile, key: Annotated[str, typer.Argument(metavar="ID", 
     typer.echo(f"{file}: {key} is revoked")
 
 
+@app.command()
+def experiment(
+    log: LogUrl,
+    name: Annotated[
+        str | None, typer.Option("--experiment", help="Its name; that of the latest slate if not given.")
+    ] = None,
+    control: Annotated[
+        str | None, typer.Option(metavar="ARM", help="What the others are compared with; control or base if not given.")
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(metavar="ARM=WEIGHT,…", help="How the units were shared out; equally if not given.")
+    ] = None,
+    expected_lift: Annotated[
+        float, typer.Option(help="The relative effect that one hopes to find, chosen beforehand.")
+    ] = 0.05,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the arms of a live experiment: click-through rates, and differences that may be looked at any time."""
+    from seq2slate.serving.analysis import analyse, parse_weights
+    from seq2slate.serving.log.store import open_store
+
+    shares = None if weights is None else parse_weights(weights)
+    with open_store(log, create=False) as store:
+        if name is None:
+            latest = store.recent(1)
+            if not latest:
+                raise UsageError(f"{store.name}: there are no slates to tell the experiment from: give --experiment")
+            name = latest[0].impression.experiment
+        counts = store.counts(name)
+    result = analyse(counts, control=control, weights=shares, expected_lift=expected_lift)
+    if as_json:
+        typer.echo(result.to_json())
+    else:
+        Console().print(result)
+
+
 @log_app.command("export")
 def export_log(
     log: LogUrl,

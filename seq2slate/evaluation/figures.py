@@ -117,7 +117,7 @@ def interval_picture(rows: Rows, title: str = "", metric: str | None = None) -> 
         chart.mark_rule(strokeWidth=3).encode(x=alt.X("low:Q", title=metric), x2="high:Q"),
         chart.mark_point(filled=True, size=110, opacity=1).encode(x=x),
     ]
-    return _themed(alt.layer(*layers).properties(width=_WIDTH, height=alt.Step(28)), title)
+    return themed(alt.layer(*layers).properties(width=_WIDTH, height=alt.Step(28)), title)
 
 
 _SIDES = {"above": "above the base order", "below": "below the base order", "unclear": "not told apart"}
@@ -188,7 +188,7 @@ def attention_picture(attention: Mapping[str, Any]) -> Chart | None:
     strip = _item_strip([_item_row(i, items[i]) for i in shown], square)
     chart = alt.vconcat(strip, panel, spacing=4).resolve_scale(x="shared", y="independent")
     title = f"Where the model looked, list {attention['list_id']}"
-    return _themed(chart, title, _attention_subtitle(attention, shown, steps))
+    return themed(chart, title, _attention_subtitle(attention, shown, steps))
 
 
 def _item_row(i: int, item: Mapping[str, Any]) -> dict[str, Any]:
@@ -251,7 +251,7 @@ def difference_picture(differences: Mapping[str, Any]) -> Chart | None:
     panel = alt.layer(bars, whiskers, zero).properties(width=_WIDTH if alone else 330, height=260 if alone else 190)
     chart = panel.facet(alt.Facet("ranker:N", title=None, sort=_in_order(rows, "ranker")), columns=2)
     heading = f"Click-through rate per position, against {differences['baseline']}"
-    return _themed(
+    return themed(
         chart,
         heading,
         "In percentage points: clicks in 100 lists. The simulated user is shown the new slates; lines are intervals.",
@@ -299,7 +299,7 @@ def learning_picture(rows: Rows) -> Chart | None:
     width = _WIDTH if len(runs) == 1 else 380
     panel = alt.layer(faint, strong, data=_values(data)).properties(width=width, height=300)
     panels = panel.facet(alt.Facet("run:N", title=None, sort=runs), columns=2).resolve_scale(y="independent")
-    return _themed(
+    return themed(
         panels,
         "Learning curves",
         "Faint lines are seeds, strong lines their mean. Each panel has its own scale."
@@ -329,7 +329,7 @@ def rank_change_picture(changes: Mapping[str, Any]) -> Chart | None:
             found = [(bucket, counts[clicked, bucket]) for bucket in buckets]
             panels.append(_change_panel(found, total, name, width, coloured=clicked))
     subtitle = "Each panel adds up to 100%. A clicked item that moves up is a gain, one that moves down a loss."
-    return _themed(alt.vconcat(*panels, spacing=18), f"How far {changes['ranker']} moves items", subtitle)
+    return themed(alt.vconcat(*panels, spacing=18), f"How far {changes['ranker']} moves items", subtitle)
 
 
 def _change_panel(found: Sequence[tuple[int, int]], total: int, name: str, width: int, *, coloured: bool) -> Any:
@@ -411,11 +411,12 @@ def _meaning_colour(meanings: Mapping[str, str]) -> Any:
     return alt.Color("meaning:N", scale=scale, legend=alt.Legend(title=None, orient="bottom"))
 
 
-def _themed(chart: Any, title: str, subtitle: str | Sequence[str] = "") -> Chart:
+def themed(chart: Any, title: str, subtitle: str | Sequence[str] = "") -> Chart:
+    """Give a chart its title and the look that all pictures share."""
     if title:
         chart = chart.properties(title=alt.TitleParams(title, subtitle=subtitle))
-    themed: Chart = chart.configure(**_THEME)
-    return themed
+    finished: Chart = chart.configure(**_THEME)
+    return finished
 
 
 def _values(rows: Iterable[Mapping[str, Any]]) -> alt.InlineData:

@@ -1,0 +1,420 @@
+"""What an experiment says, from its running counts: how good each arm is, how sure that is, and when one may stop.
+
+Units are assigned to arms and come back, so the slates of a unit are not independent, and units are the sample. For a
+unit u with i_u slates and c_u clicks, an arm's click-through rate r = Σc_u / Σi_u is a ratio of sums over units; by the
+delta method its variance is
+
+    n / (n − 1) · Σ(c_u − r i_u)² / (Σi_u)²,    Σ(c_u − r i_u)² = Σc_u² − 2r Σi_u c_u + r² Σi_u²,
+
+which needs nothing but the sums that the log keeps. Two statements are made about the difference d of two arms, whose
+variance V is the sum of theirs:
+
+- *fixed*: d ± z √V. It holds at one look that was planned beforehand, and at no other.
+- *any time*: d ± √(V (1 + V/τ²) log((1 + τ²/V) / α²)). It holds at all looks together, so anybody may look at any time
+  and stop when it leaves out 0. This is Robbins' normal mixture: the mixture sequential probability ratio test (Johari
+  et al., "Always valid inference") with an effect drawn from N(0, τ²), in its asymptotic form with a variance that is
+  estimated (Waudby-Smith et al., "Time-uniform central limit theory and asymptotic confidence sequences"). Its p-value
+  is min(1, √(1 + τ²/V) exp(−d² τ² / (2V (V + τ²)))). τ is `expected_lift` times the rate of both arms together. Any τ
+  that is chosen beforehand is valid; the interval is narrowest, 1.55 times the fixed one, about when an effect of
+  size τ is found.
+
+Both lean on the central limit theorem over units: some hundreds of units in each arm. The second also assumes that d is
+like Brownian motion in the clock 1/V: exactly so when each unit counts once, or all alike; docs/experiments.md shows
+what is left of it when some units come back often and others never.
+
+Clicks per position are kept as totals only, so their intervals (Wilson's) treat slates as independent: too narrow where
+some units see many slates.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import exp, isfinite, log, sqrt
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+from scipy.special import chdtrc, ndtr, ndtri
+
+from seq2slate.errors import UsageError
+from seq2slate.serving.log.counts import ArmCounts, Counts, PositionCounts
+
+LEVEL = 0.95
+EXPECTED_LIFT = 0.05
+MISMATCH = 0.001
+"""Below this p-value the units were not shared out as they should have been; low, because it is looked at often."""
+_ALPHA = 1 - LEVEL
+_Z = float(ndtri(1 - _ALPHA / 2))
+_USUAL_CONTROLS = ("control", "base")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """From where to where, at the level of 95%."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Clicks per slate, or per item shown in a slot."""
+
+    value: float
+    interval: Interval | None
+    """None if the units show no spread: there are fewer than two of them, or all are alike."""
+
+
+@dataclass(frozen=True)
+class PositionResult:
+    """One slot of an arm's slates."""
+
+    position: int
+    """From 1."""
+    impressions: int
+    clicks: int
+    ctr: Rate | None
+    """Its interval treats slates as independent; None if nothing was ever shown there."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An arm's click-through rate less the control's."""
+
+    value: float
+    lift: float | None
+    """The same as a share of the control's rate; None if that is 0."""
+    fixed: Interval
+    """For one planned look."""
+    fixed_p: float
+    any_time: Interval
+    """For all looks together."""
+    any_time_p: float
+
+
+@dataclass(frozen=True)
+class ArmResult:
+    """One arm as it stands."""
+
+    arm: str
+    units: int
+    impressions: int
+    clicks: int
+    fallbacks: int
+    ctr: Rate | None
+    """Clicks per slate; None before the first."""
+    clicks_per_item: float | None
+    """Clicks per item shown: the rate of all slots together."""
+    positions: tuple[PositionResult, ...]
+    against_control: Difference | None
+    """None for the control itself, and while one of the two has no interval."""
+
+
+@dataclass(frozen=True)
+class SampleRatio:
+    """Whether the arms got the units that their weights promise; if they did not, no comparison of them means much."""
+
+    expected: Mapping[str, float]
+    """Units, by arm."""
+    p_value: float | None
+    """Of the chi-square test; None if there is nothing to compare."""
+
+    @property
+    def mismatch(self) -> bool:
+        """Whether something is wrong with the assignment or with the log."""
+        return self.p_value is not None and self.p_value < MISMATCH
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """An experiment as it stands."""
+
+    experiment: str
+    control: str
+    expected_lift: float
+    sample_ratio: SampleRatio
+    arms: tuple[ArmResult, ...]
+    """The control first."""
+
+    def arm(self, name: str) -> ArmResult:
+        """Return one arm."""
+        return next(arm for arm in self.arms if arm.arm == name)
+
+    def to_json(self) -> str:
+        """Return everything as strict JSON."""
+        values = asdict(self) | {"level": LEVEL}
+        values["sample_ratio"]["mismatch"] = self.sample_ratio.mismatch
+        return json.dumps(values, indent=2, allow_nan=False)
+
+    def __rich__(self) -> Group:
+        notes = Text("\n".join(_notes(self)), style="dim")
+        warning = [Text(_warning(self.sample_ratio), style="bold red")] if self.sample_ratio.mismatch else []
+        return Group(*warning, _arm_table(self.arms), "", _position_table(self.arms), "", notes)
+
+
+def analyse(
+    counts: Counts,
+    *,
+    control: str | None = None,
+    weights: Mapping[str, float] | None = None,
+    expected_lift: float = EXPECTED_LIFT,
+) -> Analysis:
+    """Compare every arm with the control.
+
+    The control is the arm "control" or "base" unless it is named. The weights are those of the assignment, equal if not
+    given. `expected_lift` tunes what holds at any time: the relative effect that one hopes to find, chosen beforehand.
+
+    >>> slot = (PositionCounts(4000, 800),)
+    >>> base = ArmCounts(1000, 4000, 800, 20_000, 2_000, 4_200, fallbacks=0, positions=slot)
+    >>> new = ArmCounts(1000, 4000, 1000, 20_000, 2_500, 5_300, fallbacks=0, positions=slot)
+    >>> difference = analyse(Counts("autumn", {"base": base, "new": new})).arm("new").against_control
+    >>> difference.value, difference.lift, difference.fixed.low, difference.any_time.low
+    (0.05, 0.25, 0.027, 0.006)
+    """
+    if not (isfinite(expected_lift) and expected_lift > 0):
+        raise UsageError(f"the expected lift must be above 0, got {expected_lift:g}")
+    if not counts.arms:
+        raise UsageError(f"the log has no slates of an experiment {counts.experiment!r}")
+    chosen = _control(list(counts.arms), control)
+    names = [chosen, *(name for name in counts.arms if name != chosen)]
+    return Analysis(
+        experiment=counts.experiment,
+        control=chosen,
+        expected_lift=expected_lift,
+        sample_ratio=sample_ratio({name: arm.units for name, arm in counts.arms.items()}, weights),
+        arms=tuple(
+            _arm_result(name, counts.arms[name], None if name == chosen else counts.arms[chosen], expected_lift)
+            for name in names
+        ),
+    )
+
+
+def _control(arms: Sequence[str], control: str | None) -> str:
+    candidates = _USUAL_CONTROLS if control is None else (control,)
+    found = next((name for name in candidates if name in arms), None)
+    if found is not None:
+        return found
+    if control is None and len(arms) == 1:
+        return arms[0]
+    problem = "none of the arms is called control or base" if control is None else f"there is no arm {control!r}"
+    raise UsageError(f"{problem}: name the control (--control ARM), one of {', '.join(arms)}")
+
+
+def _arm_result(name: str, arm: ArmCounts, control: ArmCounts | None, expected_lift: float) -> ArmResult:
+    n_shown = sum(slot.impressions for slot in arm.positions)
+    return ArmResult(
+        arm=name,
+        units=arm.units,
+        impressions=arm.impressions,
+        clicks=arm.clicks,
+        fallbacks=arm.fallbacks,
+        ctr=_clustered_rate(arm),
+        clicks_per_item=arm.clicks / n_shown if n_shown else None,
+        positions=tuple(
+            PositionResult(number, slot.impressions, slot.clicks, _wilson_rate(slot))
+            for number, slot in enumerate(arm.positions, start=1)
+        ),
+        against_control=None if control is None else compare(arm, control, expected_lift),
+    )
+
+
+def ratio_variance(n: int, y: int, x: int, yy: int, xx: int, xy: int) -> float | None:
+    """Return the variance of Σy/Σx over n units, from the sums of y, x, y², x² and xy; None if they show no spread.
+
+    Whole numbers stay whole to the last division: in floating point the squares of large counts would cancel.
+
+    >>> ratio_variance(3, 3, 6, 5, 14, 8)  # of y = 0, 1, 2 and x = 1, 2, 3: 3/2 · (0.5² + 0² + 0.5²) / 6²
+    0.0208
+    """
+    if n < 2 or x <= 0:
+        return None
+    residual = yy * x * x - 2 * y * x * xy + y * y * xx  # Σ(y − r x)², times (Σx)²
+    return n * residual / ((n - 1) * x**4) if residual else None
+
+
+def _variance(arm: ArmCounts) -> float | None:
+    return ratio_variance(
+        arm.units,
+        arm.clicks,
+        arm.impressions,
+        arm.clicks_squared,
+        arm.impressions_squared,
+        arm.impressions_times_clicks,
+    )
+
+
+def compare(arm: ArmCounts, control: ArmCounts, expected_lift: float = EXPECTED_LIFT) -> Difference | None:
+    """Compare two arms; None while one of them shows no spread."""
+    variance, control_variance = _variance(arm), _variance(control)
+    if variance is None or control_variance is None:
+        return None
+    total = variance + control_variance
+    rate, control_rate = arm.clicks / arm.impressions, control.clicks / control.impressions
+    value = rate - control_rate
+    pooled_rate = (arm.clicks + control.clicks) / (arm.impressions + control.impressions)
+    any_time, any_time_p = any_time_inference(value, total, expected_lift * pooled_rate)
+    return Difference(
+        value=value,
+        lift=value / control_rate if control_rate else None,
+        fixed=_around(value, _Z * sqrt(total)),
+        fixed_p=two_sided_p(value, total),
+        any_time=any_time,
+        any_time_p=any_time_p,
+    )
+
+
+def two_sided_p(value: float, variance: float) -> float:
+    """Return the probability of a normal value at least as far from 0."""
+    return float(2 * ndtr(-abs(value) / sqrt(variance)))
+
+
+def any_time_inference(value: float, variance: float, tau: float) -> tuple[Interval, float]:
+    """Return the interval around an estimate and the p-value of 0 that hold at all looks together.
+
+    >>> interval, p = any_time_inference(value=3.035, variance=1, tau=7.94**0.5)  # tau makes it narrowest at this look
+    >>> interval.low, p
+    (0.00, 0.05)
+    """
+    ratio = tau * tau / variance
+    half = sqrt(variance * (1 + 1 / ratio) * (log(1 + ratio) - 2 * log(_ALPHA)))
+    exponent = 0.5 * log(1 + ratio) - value * value / (2 * variance) * ratio / (1 + ratio)
+    return _around(value, half), exp(min(0.0, exponent))
+
+
+def _around(value: float, half: float) -> Interval:
+    return Interval(value - half, value + half)
+
+
+def _clustered_rate(arm: ArmCounts) -> Rate | None:
+    if not arm.impressions:
+        return None
+    value, variance = arm.clicks / arm.impressions, _variance(arm)
+    if variance is None:
+        return Rate(value, None)
+    interval = _around(value, _Z * sqrt(variance))
+    return Rate(value, Interval(max(0.0, interval.low), interval.high))
+
+
+def _wilson_rate(slot: PositionCounts) -> Rate | None:
+    """Return the rate of a slot, with Wilson's score interval: sensible for rare clicks, too."""
+    n = slot.impressions
+    if not n:
+        return None
+    value = slot.clicks / n
+    middle = (value + _Z * _Z / (2 * n)) / (1 + _Z * _Z / n)
+    half = _Z / (1 + _Z * _Z / n) * sqrt(value * (1 - value) / n + _Z * _Z / (4 * n * n))
+    return Rate(value, Interval(max(0.0, middle - half), min(1.0, middle + half)))
+
+
+def sample_ratio(units: Mapping[str, int], weights: Mapping[str, float] | None = None) -> SampleRatio:
+    """Test whether the units of the arms are what their weights promise; equal weights if none are given.
+
+    >>> sample_ratio({"a": 5000, "b": 5000}).p_value
+    1.0
+    >>> sample_ratio({"a": 5000, "b": 5000}, {"a": 1, "b": 1.1}).mismatch
+    True
+    """
+    if weights is None:
+        weights = dict.fromkeys(units, 1.0)
+    missing = [name for name in units if name not in weights]
+    if missing:
+        raise UsageError(f"no weight for the arm {missing[0]!r}: give the weights of all arms, or of none")
+    if not all(isfinite(weight) and weight >= 0 for weight in weights.values()) or not any(weights.values()):
+        raise UsageError("weights must be numbers of at least 0, and not all 0")
+    n_units, whole = sum(units.values()), sum(weights.values())
+    expected = {name: n_units * weight / whole for name, weight in weights.items()}
+    return SampleRatio(expected, _chi_square_p(units, expected) if n_units else None)
+
+
+def parse_weights(text: str) -> dict[str, float]:
+    """Read weights as they are written on the command line.
+
+    >>> parse_weights("base=1,new=3")
+    {'base': 1.0, 'new': 3.0}
+    """
+    weights = {}
+    for part in text.split(","):
+        name, _, weight = part.rpartition("=")
+        try:
+            weights[name.strip()] = float(weight)
+        except ValueError as error:
+            raise UsageError(f"weights look like base=1,new=1; {part.strip()!r} does not") from error
+    return weights
+
+
+def _chi_square_p(units: Mapping[str, int], expected: Mapping[str, float]) -> float | None:
+    if any(units.get(name, 0) and not number for name, number in expected.items()):
+        return 0.0  # an arm without weight has units: impossible
+    possible = {name: number for name, number in expected.items() if number}
+    if len(possible) < 2:
+        return None
+    distance = sum((units.get(name, 0) - number) ** 2 / number for name, number in possible.items())
+    return float(chdtrc(len(possible) - 1, distance))
+
+
+# For people
+
+
+def _table(*headers: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for number, header in enumerate(headers):
+        table.add_column(header, justify="left" if number == 0 else "right", overflow="fold")
+    return table
+
+
+def _arm_table(arms: Sequence[ArmResult]) -> Table:
+    table = _table("arm", "units", "slates", "fallbacks", "CTR", "to control", "one look", "any look", "p, any look")
+    for arm in arms:
+        numbers = [f"{number:,}" for number in (arm.units, arm.impressions, arm.fallbacks)]
+        difference = arm.against_control
+        if difference is None:
+            compared = ["-"] * 4
+        else:
+            lift = "" if difference.lift is None else f" ({difference.lift:+.1%})"
+            intervals = (_interval_cell(interval, "+") for interval in (difference.fixed, difference.any_time))
+            compared = [f"{100 * difference.value:+.3f}{lift}", *intervals, f"{difference.any_time_p:.3g}"]
+        table.add_row(Text(arm.arm), *numbers, _rate_cell(arm.ctr), *compared)
+    return table
+
+
+def _position_table(arms: Sequence[ArmResult]) -> Table:
+    table = _table("position", *(arm.arm for arm in arms))
+    for number in range(max(len(arm.positions) for arm in arms)):
+        slots = [arm.positions[number] if number < len(arm.positions) else None for arm in arms]
+        table.add_row(str(number + 1), *(_rate_cell(None if slot is None else slot.ctr) for slot in slots))
+    return table
+
+
+def _rate_cell(rate: Rate | None) -> str:
+    if rate is None:
+        return "-"
+    interval = "" if rate.interval is None else f" {_interval_cell(rate.interval)}"
+    return f"{100 * rate.value:.3f}{interval}"
+
+
+def _interval_cell(interval: Interval, sign: str = "") -> str:
+    return f"{100 * interval.low:{sign}.3f} … {100 * interval.high:{sign}.3f}"
+
+
+def _warning(ratio: SampleRatio) -> str:
+    shares = ", ".join(f"{arm} {number:,.0f}" for arm, number in ratio.expected.items())
+    return (
+        f"The arms did not get the units that their weights promise ({shares}; p = {ratio.p_value:.1g}): find out why "
+        "before reading on.\n"
+    )
+
+
+def _notes(analysis: Analysis) -> Iterator[str]:
+    yield f"experiment {analysis.experiment}, control {analysis.control}; clicks in 100 slates; {LEVEL:.0%} intervals, "
+    yield "clustered by unit; per position they treat slates as independent"
+    yield "one look: for a test that ends at a number of units planned beforehand, looked at once"
+    yield (
+        "any look: for all looks together, so that one may stop at any time; tuned for a lift of "
+        f"{analysis.expected_lift:.1%}"
+    )
+    p_value = analysis.sample_ratio.p_value
+    if p_value is not None:
+        yield f"units against weights: p = {p_value:.3g}"
