@@ -98,6 +98,7 @@ _CEILINGS = ("ceiling on logged labels", "ceiling when re-shown")
 _RANKERS = ("seq2slate", *_OF_THE_PAPER, *_BEYOND, *_CEILINGS)
 _VARIANTS = (
     "seq2slate", "greedy policy", "smooth-hinge", "REINFORCE", "one-step decoder", "shuffled data", "base order",
+    *_CEILINGS,
 )  # fmt: skip
 _THREE = ("MAP", "NDCG@5", "NDCG@10")
 _SHOWN = ("re-shown clicks@5", "re-shown clicks@10")

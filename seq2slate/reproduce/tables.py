@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from seq2slate.evaluation.comparison import BASE_ORDER, Comparison, is_ceiling
+from seq2slate.evaluation.evaluate import SHOWN_CUTS
 from seq2slate.evaluation.paper import TITLES, paper_values
 from seq2slate.evaluation.report import headline
 from seq2slate.evaluation.statistics import mean_over_lists, two_way_interval
@@ -19,7 +20,7 @@ from seq2slate.reproduce.results import Results
 
 _FAR_BELOW = -0.995  # a share of minus 400% says no more than "below"
 _RACER = "seq2slate"
-_SHOWN = "re-shown clicks@10"
+_SHOWN = tuple(f"re-shown clicks@{cut}" for cut in SHOWN_CUTS)
 
 
 def table_rows(name: str, results: Results) -> list[dict[str, Any]]:
@@ -51,12 +52,12 @@ def text_table(name: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), title=TITLES[name])
     table.title_justify, table.title_style = "left", "bold"
     table.add_column("ranker", no_wrap=True)
-    has_gap = comparison.ceiling(main) is not None
-    for header in (*comparison.metrics, f"gain in {main}", *(["gap closed"] if has_gap else [])):
+    gaps = [metric for metric in (main, *_SHOWN) if comparison.ceiling(metric) is not None]
+    for header in (*comparison.metrics, f"gain in {main}", *(f"gap closed, {metric}" for metric in gaps)):
         table.add_column(header, min_width=max(map(len, header.split())))
     for ranker in comparison.rankers:
         cells = [_cell(name, comparison, ranker, metric) for metric in comparison.metrics]
-        shares = [_share(comparison, ranker, main)] if has_gap else []
+        shares = [_share(comparison, ranker, metric) for metric in gaps]
         table.add_row(ranker, *cells, _gain(comparison, ranker, main), *shares)
     return table
 
@@ -74,7 +75,7 @@ def notes(name: str, rows: Sequence[Mapping[str, Any]], n_lists: int) -> Iterato
         + (", and how much of the way to the ceiling that is" if comparison.ceiling(comparison.main_metric) else "")
         + "; paper: Web30k/Yahoo, whose data these are not unless given with --data"
     )
-    for metric in (comparison.main_metric, _SHOWN):
+    for metric in (comparison.main_metric, _SHOWN[-1]):
         if comparison.contenders(metric):
             yield headline(comparison, metric)
     yield from overlaps(comparison, comparison.main_metric, n_lists)
