@@ -53,12 +53,12 @@ def text_table(name: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     table.title_justify, table.title_style = "left", "bold"
     table.add_column("ranker", no_wrap=True)
     gaps = [metric for metric in (main, *_SHOWN) if comparison.ceiling(metric) is not None]
-    for header in (*comparison.metrics, f"gain in {main}", *(f"gap closed, {metric}" for metric in gaps)):
+    for header in (*comparison.metrics, f"gain in {main}", *([f"gap closed in {', '.join(gaps)}"] if gaps else [])):
         table.add_column(header, min_width=max(map(len, header.split())))
     for ranker in comparison.rankers:
         cells = [_cell(name, comparison, ranker, metric) for metric in comparison.metrics]
-        shares = [_share(comparison, ranker, metric) for metric in gaps]
-        table.add_row(ranker, *cells, _gain(comparison, ranker, main), *shares)
+        shares = ", ".join(filter(None, (_share(comparison, ranker, metric) for metric in gaps)))
+        table.add_row(ranker, *cells, _gain(comparison, ranker, main), *([shares] if gaps else []))
     return table
 
 
