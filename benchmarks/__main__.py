@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import batches, clicks, latency, network
+from benchmarks import baselines, batches, clicks, latency, network
 
 RESULTS = Path(__file__).with_name("results.json")
 BENCHMARKS = {
@@ -21,6 +21,7 @@ BENCHMARKS = {
     "Greedy decoding of a batch, against the textbook": network.decoding,
     "Cost of sequential over one-step decoding, n=10": network.sequential_cost,
     "Growth with the length of the lists": network.growth,
+    "Baselines, against calling LightGBM and PyTorch directly": baselines.run,
     "Latency of one request, against the textbook": latency.run,
 }
 

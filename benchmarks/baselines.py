@@ -91,7 +91,7 @@ def _loop(train: ItemLists, valid: ItemLists, loss: Callable[[Tensor, Tensor], T
     optimiser = torch.optim.Adam(network.parameters(), lr=3e-4)
     for _ in range(EPOCHS):
         network.train()
-        for index in torch.randperm(len(x)).split(128):
+        for index in torch.split(torch.randperm(len(x)), 128):
             optimiser.zero_grad()
             loss(network(x[index]).squeeze(2), y[index]).backward()  # type: ignore[no-untyped-call]
             optimiser.step()

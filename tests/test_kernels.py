@@ -336,19 +336,17 @@ def cascade(alone: Tensor, nearby: Tensor, similar: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("lists", "items"), [(1, 1), (1, 2), (3, 7), (2, 33), (0, 4)])
 def test_the_cascade_and_its_gradient_equal_the_equations(kernels: Kernels, lists: int, items: int) -> None:
-    arrays = [
-        torch.sigmoid(2 * normal(*shape, seed=seed))
-        for seed, shape in enumerate([(lists, items), (lists, items), (lists, items, items)])
-    ]
+    shapes = [(lists, items), (lists, items), (lists, items, items)]
+    alone, nearby, similar = (torch.sigmoid(2 * normal(*shape, seed=seed)) for seed, shape in enumerate(shapes))
     weights = normal(lists, items, seed=3)
-    doubles = [array.double().requires_grad_(True) for array in arrays]
+    doubles = [array.double().requires_grad_(True) for array in (alone, nearby, similar)]
     expected = cascade(*doubles)
-    (expected * weights).sum().backward()
+    (expected * weights).sum().backward()  # type: ignore[no-untyped-call]
     far, clicks = torch.ones(lists, items), torch.empty(lists, items)
-    kernels.cascade_forward(*arrays, far, clicks)
+    kernels.cascade_forward(alone, nearby, similar, far, clicks)
     close(clicks, expected.detach())
     dclicks, dsimilar = weights.clone(), torch.zeros(lists, items, items)
-    kernels.cascade_backward(*arrays, far, clicks, dclicks, dsimilar)
+    kernels.cascade_backward(alone, nearby, similar, far, clicks, dclicks, dsimilar)
     for found, double in zip((dclicks * far, dclicks * (1 - far), dsimilar), doubles, strict=True):
         close(found, torch.zeros_like(double) if double.grad is None else double.grad)
 
