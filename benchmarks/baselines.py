@@ -1,8 +1,8 @@
-"""What our rankers of LightGBM and PyTorch cost over calling the library directly, on the same lists for as many rounds.
+"""What our rankers of LightGBM and PyTorch cost over calling the library directly, on the same lists and rounds.
 
 Directly means: arrays that are at hand, one call of `lightgbm.train`, or a training loop as one would write it in
-PyTorch for lists of one length, without checks, progress, saving or a choice of the best epoch by our metrics (NDCG@10 of
-the validation lists is computed every epoch all the same). Run with `python -m benchmarks.baselines`.
+PyTorch for lists of one length, without checks, progress, saving or a choice of the best epoch by our metrics (NDCG@10
+of the validation lists is computed every epoch all the same). Run with `python -m benchmarks.baselines`.
 """
 
 from __future__ import annotations
