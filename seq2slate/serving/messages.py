@@ -145,6 +145,8 @@ class Decoder:
             return msgspec.convert(content, self._kind)
         except (msgspec.ValidationError, RecursionError) as error:
             raise BadRequestError(_with_field_first(_first_line(error))) from None
+        except UnicodeError:
+            raise BadRequestError("some text holds half a surrogate pair") from None
 
 
 def _integer(text: str) -> int | float:

@@ -1,0 +1,592 @@
+"""The service over HTTP, in processes of its own: what it answers, what it logs, and what it refuses."""
+
+import json
+import re
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from seq2slate.data.lists import ItemLists
+from seq2slate.serving.experiment import Experiment, read_experiment
+from seq2slate.serving.keys import add_key
+from seq2slate.serving.log.store import LoggedImpression, open_store
+from tests.services import N_FEATURES, Service, request, save_model
+from tests.test_store import recounted
+
+ARMS = """
+name = "autumn"
+[[arms]]
+name = "control"
+model = "base"
+[[arms]]
+name = "treated"
+[[arms]]
+name = "drawn"
+temperature = 2.0
+[[arms]]
+name = "broken"  # one over this temperature is beyond float32
+temperature = 1e-45
+"""
+
+
+class Main:
+    """A service with an experiment, and what stands behind it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.model = save_model(folder / "model", seed=1)
+        (folder / "experiment.toml").write_text(ARMS)
+        self.experiment: Experiment = read_experiment(folder / "experiment.toml")
+        experiment, log = folder / "experiment.toml", folder / "log.db"
+        patience = ("--deadline-ms", 5000, "--log-deadline-ms", 5000)  # the machine may be busy
+        self.service = Service(folder / "model", "--experiment", experiment, "--log", log, *patience)
+
+    def post(self, path: str, body: Any) -> httpx.Response:
+        return self.service.client.post(path, json=body)
+
+    def rerank(self, body: Any) -> dict[str, Any]:
+        response = self.post("/v1/rerank", body)
+        assert response.status_code == 200, response.text
+        answer: dict[str, Any] = response.json()
+        return answer
+
+    def logged(self, slate_id: str) -> LoggedImpression:
+        with open_store(self.folder / "log.db", create=False) as store:
+            found = store.get(slate_id)
+        assert found is not None
+        return found
+
+    def unit(self, arm: str, after: int = 0) -> str:
+        return next(unit for unit in map(str, range(after, 9999)) if self.experiment.assign(unit).name == arm)
+
+    def metric(self, line: str) -> float:
+        found = re.search(rf"^{re.escape(line)} (\S+)$", self.service.client.get("/metrics").text, re.MULTILINE)
+        return float(found.group(1)) if found else 0.0
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Main, "Strict"]]:
+    """Both at once: most of the time that a service takes to start is imports."""
+    main, strict = Main(tmp_path_factory.mktemp("main")), Strict(tmp_path_factory.mktemp("strict"))
+    with main.service, strict.service:
+        yield main, strict
+
+
+@pytest.fixture(scope="module")
+def main(services: tuple[Main, "Strict"]) -> Main:
+    return services[0]
+
+
+@pytest.fixture(scope="module")
+def strict(services: tuple[Main, "Strict"]) -> "Strict":
+    return services[1]
+
+
+def best_slate(main: Main, body: dict[str, Any], k: int) -> list[str]:
+    """What the model itself says of the items of a request."""
+    items = body["items"]
+    lists = ItemLists(
+        np.array([item["features"] for item in items], np.float32), [0, len(items)], item_ids=[i["id"] for i in items]
+    )
+    return list(main.model.rerank(lists, k=k)[0].item_ids)
+
+
+# Slates
+
+
+def test_a_slate_is_the_models_and_in_the_log_with_all_that_led_to_it(main: Main) -> None:
+    body = request(main.unit("treated"), k=4, context={"page": 2.0, "city": "Oslo"}, explain=True)
+    answer = main.rerank(body)
+    assert (answer["arm"], answer["fallback"]) == ("treated", False)
+    assert answer["items"] == best_slate(main, body, 4) != ["a", "b", "c", "d"]
+    assert len(answer["probabilities"]) == 4
+    assert all(0 < chance <= 1 for chance in answer["probabilities"])
+    impression = main.logged(answer["slate_id"]).impression
+    assert [impression.items[item] for item in impression.shown] == answer["items"]
+    assert list(impression.items) == [item["id"] for item in body["items"]]
+    np.testing.assert_array_equal(impression.features, np.array([i["features"] for i in body["items"]], np.float32))
+    assert (impression.unit, impression.experiment, impression.arm) == (body["unit"], "autumn", "treated")
+    assert (impression.context, impression.fallback, impression.log_propensities) == (body["context"], None, None)
+    assert impression.model is not None
+    assert abs(impression.at - time.time()) < 60
+
+
+def test_columns_are_the_same_as_items(main: Main) -> None:
+    body = request(main.unit("treated"), seed=3)
+    columns = {
+        "unit": body["unit"],
+        "item_ids": [item["id"] for item in body["items"]],
+        "features": [item["features"] for item in body["items"]],
+    }
+    one, other = main.rerank(body), main.rerank(columns)
+    assert one["items"] == other["items"] == best_slate(main, body, 6)
+    assert one["slate_id"] != other["slate_id"]
+    assert "probabilities" not in one
+
+
+def test_the_base_arm_shows_the_order_as_given(main: Main) -> None:
+    answer = main.rerank(request(main.unit("control"), k=3, explain=True))
+    assert answer == {**answer, "arm": "control", "items": ["a", "b", "c"], "fallback": False, "probabilities": None}
+    assert main.logged(answer["slate_id"]).impression.model is None
+
+
+def test_drawn_slates_vary_and_their_propensities_are_logged(main: Main) -> None:
+    """At temperature 2 the first slot follows softmax(scores / 2); greedy probabilities are softmax(scores)."""
+    unit, first = main.unit("drawn"), Counter[str]()
+    for _ in range(60):
+        answer = main.rerank(request(unit, n=3, k=2, explain=True))
+        first[answer["items"][0]] += 1
+        impression = main.logged(answer["slate_id"]).impression
+        assert impression.log_propensities is not None
+        np.testing.assert_allclose(np.exp(impression.log_propensities), answer["probabilities"], rtol=1e-5)
+        chance = answer["probabilities"][0]
+        assert abs(first_choice(main, answer["items"][0]) - chance) < 1e-4
+    assert len(first) > 1
+
+
+def first_choice(main: Main, item: str) -> float:
+    """The probability that an item is drawn first at temperature 2, from its probability at temperature 1."""
+    items = request("", n=3)["items"]
+    features = np.array([one["features"] for one in items], np.float32)
+    greedy = [float(main.model.log_prob(ItemLists(features, [0, 3]), np.array([[one]]))[0, 0]) for one in range(3)]
+    softened = np.exp(np.array(greedy) / 2)
+    return float(softened["abc".index(item)] / softened.sum())
+
+
+def test_a_list_without_items_has_nothing_to_click(main: Main) -> None:
+    assert main.rerank({"unit": "u", "items": []}) | {"arm": ""} == {
+        "slate_id": None,
+        "arm": "",
+        "items": [],
+        "fallback": False,
+    }
+
+
+def test_slate_ids_cannot_be_guessed(main: Main) -> None:
+    ids = {main.rerank(request("u"))["slate_id"] for _ in range(20)}
+    assert len(ids) == 20
+    assert all(re.fullmatch(r"[\w-]{22}", one) for one in ids), "16 random bytes"
+
+
+# Fail open
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda items: items[2].update(features=[1.0, 2.0]),
+        lambda items: items[2].update(features=[1.0] * (N_FEATURES + 1)),
+        lambda items: [item.update(features=[1.0]) for item in items],
+        lambda items: items[2].update(features=[]),
+        lambda items: items[2].pop("features"),
+        lambda items: items[2].update(features=[1.0, None, 1.0, 1.0]),
+        lambda items: items[2].update(features=[1.0, float("nan"), 1.0, 1.0]),
+        lambda items: items[2].update(features=[1.0, float("inf"), 1.0, 1.0]),
+        lambda items: items[2].update(features=[1.0, 1e300, 1.0, 1.0]),
+        lambda items: items[2].update(features=[1.0, 10**400, 1.0, 1.0]),
+    ],
+)
+@pytest.mark.parametrize("arm", ["treated", "control"])
+def test_bad_features_lead_to_the_base_order(main: Main, arm: str, spoil: Callable[[Any], object]) -> None:
+    body = request(main.unit(arm), k=3)
+    spoil(body["items"])
+    counted = f'seq2slate_fallbacks_total{{arm="{arm}",reason="bad-features"}}'
+    before = main.metric(counted)
+    response = main.service.client.post(
+        "/v1/rerank", content=json.dumps(body), headers={"Content-Type": "application/json"}
+    )
+    answer = response.json()
+    assert answer | {"slate_id": ""} == {
+        "slate_id": "",
+        "arm": arm,
+        "items": ["a", "b", "c"],
+        "fallback": True,
+        "reason": "bad-features",
+    }
+    assert main.metric(counted) == before + 1
+    assert main.logged(answer["slate_id"]).impression.fallback == "bad-features"
+    assert main.post("/v1/clicks", {"slate_id": answer["slate_id"], "item": "b"}).json() == {"outcome": "new"}
+
+
+def test_a_context_that_is_not_a_number_is_a_bad_feature(main: Main) -> None:
+    answer = main.service.client.post(
+        "/v1/rerank",
+        content=json.dumps(request(main.unit("treated"), context={"page": float("nan")})),
+        headers={"Content-Type": "application/json"},
+    ).json()
+    assert (answer["fallback"], answer["reason"]) == (True, "bad-features")
+
+
+def test_a_model_that_fails_leads_to_the_base_order(main: Main) -> None:
+    answer = main.rerank(request(main.unit("broken"), k=3))
+    assert (answer["items"], answer["fallback"], answer["reason"]) == (["a", "b", "c"], True, "model-error")
+    assert main.logged(answer["slate_id"]).impression.fallback == "model-error"
+
+
+def test_a_deadline_that_passes_leads_to_the_base_order(strict: "Strict") -> None:
+    answer = strict.post("/v1/rerank", request("u", n=200)).json()
+    assert (answer["items"][:3], answer["fallback"], answer["reason"]) == (["a", "b", "c"], True, "deadline")
+
+
+# Clicks
+
+
+def test_forged_replayed_and_crossed_clicks_change_nothing(main: Main) -> None:
+    one, other = (main.rerank(request(main.unit("treated"), seed=seed, k=2)) for seed in (1, 2))
+    hidden = next(item for item in "abcdef" if item not in one["items"])
+    crossed = next((item for item in other["items"] if item not in one["items"]), hidden)
+    click = {"slate_id": one["slate_id"], "item": one["items"][1]}
+    assert main.post("/v1/clicks", click).json() == {"outcome": "new"}
+    first = main.logged(one["slate_id"]).clicks
+    for body, status, answer in (
+        (click, 200, {"outcome": "duplicate"}),
+        (click, 200, {"outcome": "duplicate"}),
+        ({**click, "slate_id": "x" * 22}, 404, {"error": "slate_id: there is no such slate"}),
+        ({**click, "slate_id": one["slate_id"].swapcase()}, 404, {"error": "slate_id: there is no such slate"}),
+        ({**click, "item": hidden}, 409, {"error": "item: the slate did not show that item"}),
+        ({**click, "item": crossed}, 409, {"error": "item: the slate did not show that item"}),
+        ({**click, "item": "nobody's"}, 409, {"error": "item: the slate did not show that item"}),
+    ):
+        response = main.post("/v1/clicks", body)
+        assert (response.status_code, response.json()) == (status, answer)
+    assert main.logged(one["slate_id"]).clicks == first
+    assert not main.logged(other["slate_id"]).clicks
+    with open_store(main.folder / "log.db", create=False) as store:
+        assert store.counts("autumn").arms == recounted(store, "autumn")
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "named"),
+    [
+        ("{", 400, "not JSON"),
+        ("", 400, "not JSON"),
+        ("[" * 100_000, 400, "not JSON"),
+        ('{"unit": "\\ud800", "items": []}', 422, "unit: "),
+        ("[]", 422, "object"),
+        ({}, 422, "unit"),
+        ({"unit": 1}, 422, "unit: "),
+        ({"unit": "", "items": []}, 422, "unit: "),
+        ({"unit": "u" * 513, "items": []}, 422, "unit: "),
+        ({"unit": "ë" * 300, "items": [{"id": "a"}]}, 422, "unit"),
+        ({"unit": "u"}, 422, "items: "),
+        ({"unit": "u", "items": [], "item_ids": []}, 422, "items: "),
+        ({"unit": "u", "items": {}}, 422, "items: "),
+        ({"unit": "u", "items": [{"features": []}]}, 422, "items[0]: "),
+        ({"unit": "u", "items": [{"id": 7}]}, 422, "items[0].id: "),
+        ({"unit": "u", "items": [{"id": "a"}, {"id": "a"}]}, 422, "items: the id 'a' stands twice"),
+        ({"unit": "u", "items": [{"id": "a\0"}]}, 422, "items: "),
+        ({"unit": "u", "items": [{"id": "a", "features": ["x"]}]}, 422, "items[0].features[0]: "),
+        ({"unit": "u", "items": [{"id": "a", "features": 1}]}, 422, "items[0].features: "),
+        ({"unit": "u", "items": [], "features": [[1]]}, 422, "features: "),
+        ({"unit": "u", "item_ids": ["a"], "features": []}, 422, "features: 0 rows for 1"),
+        ({"unit": "u", "item_ids": ["a"], "categorical": {"c": []}}, 422, "categorical.c: "),
+        ({"unit": "u", "items": [], "k": 0}, 422, "k: "),
+        ({"unit": "u", "items": [], "k": -3}, 422, "k: "),
+        ({"unit": "u", "items": [], "k": 1.5}, 422, "k: "),
+        ({"unit": "u", "items": [], "k": "3"}, 422, "k: "),
+        ({"unit": "u", "items": [], "k": True}, 422, "k: "),
+        ({"unit": "u", "items": [], "context": {"a": []}}, 422, "context"),
+        ({"unit": "u", "items": [{"id": "a"}], "context": {"a": "\0"}}, 422, "context: "),
+        ({"unit": "u", "items": [], "explain": 1}, 422, "explain: "),
+        ({"unit": "u", "items": [], "contxt": {}}, 422, "contxt"),
+        ({"unit": "u", "item_ids": [str(n) for n in range(1001)]}, 422, "items: 1001 are more than the limit of 1000"),
+    ],
+)
+def test_a_malformed_request_is_refused_by_the_field(main: Main, body: Any, status: int, named: str) -> None:
+    content = body if isinstance(body, str) else json.dumps(body)
+    response = main.service.client.post("/v1/rerank", content=content, headers={"Content-Type": "application/json"})
+    assert response.status_code == status, response.text
+    assert named in response.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [({}, "slate_id"), ({"slate_id": "s"}, "item"), ({"slate_id": 1, "item": "a"}, "slate_id: "), ([], "object")],
+)
+def test_a_malformed_click_is_refused_by_the_field(main: Main, body: Any, named: str) -> None:
+    response = main.post("/v1/clicks", body)
+    assert response.status_code == 422
+    assert named in response.json()["error"]
+
+
+def test_other_kinds_of_bodies_methods_and_paths(main: Main) -> None:
+    client = main.service.client
+    assert client.post("/v1/rerank", content="{}", headers={"Content-Type": "text/plain"}).status_code == 415
+    assert client.post("/v1/rerank", content=json.dumps(request("u"))).status_code == 415
+    assert client.get("/v1/rerank").status_code == 405
+    assert client.post("/healthz").status_code == 405
+    assert client.get("/v2/rerank").json() == {"error": "Not Found"}
+
+
+# Models that are replaced
+
+
+def test_a_replaced_model_is_picked_up_without_dropping_a_request(main: Main) -> None:
+    body, done = request(main.unit("treated")), threading.Event()
+    answers: list[httpx.Response] = []
+
+    def ask() -> None:
+        with httpx.Client(base_url=main.service.url, timeout=30) as client:
+            while not done.is_set():
+                answers.append(client.post("/v1/rerank", json=body))
+
+    asking = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in asking:
+        thread.start()
+    old = best_slate(main, body, 6)
+    _wait_until(lambda: len(answers) > 10)
+    main.model = save_model(main.folder / "model", seed=5)
+    new = best_slate(main, body, 6)
+    assert new != old
+    response = main.post("/v1/admin/reload", None)
+    assert response.status_code == 200
+    assert main.rerank(body)["items"] == new
+    asked = len(answers)
+    _wait_until(lambda: len(answers) > asked + 10)
+    done.set()
+    for thread in asking:
+        thread.join()
+    assert {answer.status_code for answer in answers} == {200}
+    assert {tuple(answer.json()["items"]) for answer in answers} == {tuple(old), tuple(new)}
+    assert not any(answer.json()["fallback"] for answer in answers)
+    assert main.logged(main.rerank(body)["slate_id"]).impression.model == response.json()["models"]["treated"]
+
+
+def test_sighup_reloads_too(main: Main) -> None:
+    body = request(main.unit("treated"), seed=8)
+    old = main.rerank(body)["items"]
+    main.model = save_model(main.folder / "model", seed=9)
+    new = best_slate(main, body, 6)
+    assert new != old
+    main.service.process.send_signal(signal.SIGHUP)
+    _wait_until(lambda: main.rerank(body)["items"] == new)
+
+
+def test_a_broken_model_does_not_take_the_place_of_a_good_one(main: Main) -> None:
+    body = request(main.unit("treated"))
+    before = main.rerank(body)["items"]
+    weights = main.folder / "model" / "weights.safetensors"
+    good = weights.read_bytes()
+    weights.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    response = main.post("/v1/admin/reload", None)
+    assert (response.status_code, "checksum" in response.json()["error"]) == (409, True)
+    assert main.rerank(body)["items"] == before
+    weights.write_bytes(good)
+    assert main.post("/v1/admin/reload", None).status_code == 200
+
+
+# Pages
+
+
+def test_the_page_stands_alone_and_says_what_the_description_says(main: Main) -> None:
+    client = main.service.client
+    description, page = client.get("/openapi.json").json(), client.get("/docs")
+    assert description["openapi"].startswith("3.1")
+    for path in description["paths"]:
+        assert f" {path}</h2>" in page.text
+    assert not re.search(r"<script|<link|<img|https?://|@import|url\(", page.text)
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    for response in (page, client.get("/healthz"), main.post("/v1/rerank", {})):
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert response.headers["cache-control"] == "no-store"
+        assert "server" not in response.headers
+
+
+def test_health_and_metrics(main: Main) -> None:
+    client = main.service.client
+    assert client.get("/healthz").json() == {"status": "ok"}
+    assert client.get("/readyz").json() == {"status": "ok", "log": "ok"}
+    counted = 'seq2slate_requests_total{route="rerank",status="422"}'
+    before = main.metric(counted)
+    main.post("/v1/rerank", {})
+    assert main.metric(counted) == before + 1
+
+
+# Keys and limits
+
+
+class Strict:
+    """A service with keys, small limits, no patience with the model, and none with a log that fails."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        save_model(folder / "model", seed=1, hidden=512)  # 200 items take tens of milliseconds
+        self.serve_key, self.admin_key = (add_key(folder / "keys.json", scope) for scope in ("serve", "admin"))
+        limits = (
+            "--max-items",
+            200,
+            "--max-body-bytes",
+            20_000,
+            "--max-in-flight",
+            1,
+            "--deadline-ms",
+            1,
+            "--log-deadline-ms",
+            5000,
+        )
+        log = ("--log", folder / "log.db", "--log-failure", "refuse", "--keys", folder / "keys.json")
+        self.service = Service(folder / "model", *limits, *log)
+
+    def post(self, path: str, body: Any, key: str | None = None) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {key or self.serve_key}"}
+        return self.service.client.post(path, json=body, headers=headers)
+
+    def get(self, path: str, key: str) -> httpx.Response:
+        return self.service.client.get(path, headers={"Authorization": f"Bearer {key}"})
+
+
+def test_keys_open_what_they_are_for_and_nothing_else(strict: Strict) -> None:
+    client = strict.service.client
+    for path in ("/healthz", "/readyz"):
+        assert client.get(path).status_code == 200
+    for method, path, scope in (
+        ("POST", "/v1/rerank", "serve"),
+        ("POST", "/v1/clicks", "serve"),
+        ("POST", "/v1/admin/reload", "admin"),
+        ("GET", "/metrics", "admin"),
+        ("GET", "/openapi.json", "admin"),
+        ("GET", "/docs", "admin"),
+    ):
+        statuses = [
+            client.request(method, path, headers=headers, json={} if method == "POST" else None).status_code
+            for headers in (
+                {},
+                {"Authorization": "Bearer wrong"},
+                {"Authorization": strict.serve_key},
+                {"Authorization": f"Bearer {strict.serve_key}"},
+                {"Authorization": f"Bearer {strict.admin_key}"},
+            )
+        ]
+        assert statuses[:3] == [401, 401, 401]
+        assert [status == 403 for status in statuses[3:]] == [scope == "admin", scope == "serve"]
+        assert 401 not in statuses[3:]
+    assert client.get("/docs", auth=("anyone", strict.admin_key)).status_code == 200
+    assert "Basic" in client.get("/docs").headers["www-authenticate"]
+
+
+def test_no_key_is_told(strict: Strict) -> None:
+    strict.service.client.get(f"/metrics?key={strict.admin_key}")
+    strict.post("/v1/rerank", {}, strict.admin_key)
+    told = strict.service.errors() + strict.get("/metrics", strict.admin_key).text
+    assert strict.serve_key not in told
+    assert strict.admin_key not in told
+
+
+def test_sizes_are_limited(strict: Strict) -> None:
+    assert strict.post("/v1/rerank", request("u", n=200)).status_code == 200
+    response = strict.post("/v1/rerank", request("u", n=201))
+    assert (response.status_code, "limit of 200" in response.json()["error"]) == (422, True)
+    for size, status in ((19_000, 422), (21_000, 413), (5_000_000, 413)):
+        assert strict.post("/v1/rerank", {"unit": "u" * size}).status_code == status
+
+
+def test_requests_in_flight_are_limited(strict: Strict) -> None:
+    """One request stops in the middle of its body; while it does, it is the one that is allowed."""
+    address = httpx.URL(strict.service.url)
+    content = json.dumps(request("u", n=3)).encode()
+    head = (
+        f"POST /v1/rerank HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {strict.serve_key}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    with socket.create_connection((address.host, address.port)) as slow:
+        slow.sendall(head.encode() + content[:10])
+        _wait_until(lambda: strict.post("/v1/rerank", request("u", n=3)).status_code == 429)
+        assert strict.service.client.get("/healthz").status_code == 200
+        slow.sendall(content[10:])
+        assert slow.recv(100).startswith(b"HTTP/1.1 200")
+    _wait_until(lambda: strict.post("/v1/rerank", request("u", n=3)).status_code == 200)
+
+
+def test_a_full_disk_refuses_cleanly_and_recovers(strict: Strict) -> None:
+    """The file size that the process may write is what a disk is to it; then there is room again."""
+    slate = strict.post("/v1/rerank", request("before", n=3)).json()
+    pid, unlimited = strict.service.process.pid, resource.RLIM_INFINITY
+    try:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (4096, unlimited))
+        _wait_until(lambda: strict.post("/v1/rerank", request("during", n=3)).status_code == 503)
+        refused = strict.post("/v1/rerank", request("during", n=3))
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        click = {"slate_id": slate["slate_id"], "item": "a"}
+        assert strict.post("/v1/clicks", click).status_code == 503
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (unlimited, unlimited))
+    _wait_until(lambda: strict.post("/v1/clicks", click).status_code == 200)
+    acknowledged = [strict.post("/v1/rerank", request("after", n=3)).json()["slate_id"] for _ in range(3)]
+    with open_store(strict.folder / "log.db", create=False) as store:
+        found = {logged.impression.slate_id: logged for logged in store.impressions()}
+    assert {slate["slate_id"], *acknowledged} <= set(found)
+    assert list(found[slate["slate_id"]].clicks) == [0]
+
+
+def test_a_stop_drains_and_commits(tmp_path: Path) -> None:
+    """A request that has begun is answered after SIGTERM, and the log is closed whole; before that it was full once."""
+    save_model(tmp_path / "model", seed=1)
+    with Service(tmp_path / "model", "--log", tmp_path / "log.db") as service:
+        body = {"unit": "u", "item_ids": ["a"], "features": [[0.0] * N_FEATURES]}
+        content = json.dumps(body).encode()
+        address = httpx.URL(service.url)
+        resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+        unlogged = [service.client.post("/v1/rerank", json=body).json() for _ in range(20)][-1]
+        assert unlogged == {"slate_id": None, "arm": "model", "items": ["a"], "fallback": True, "reason": "log"}
+        resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        _wait_until(lambda: service.client.post("/v1/rerank", json=body).json()["slate_id"] is not None)
+        head = "POST /v1/rerank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+        with socket.create_connection((address.host, address.port)) as slow:
+            slow.sendall(f"{head}{len(content)}\r\n\r\n".encode() + content[:10])
+            time.sleep(0.1)
+            service.process.send_signal(signal.SIGTERM)
+            time.sleep(0.2)
+            slow.sendall(content[10:])
+            answer = json.loads(slow.recv(10_000).partition(b"\r\n\r\n")[2])
+        assert service.process.wait(timeout=30) == 0
+    assert sorted(path.name for path in tmp_path.glob("log.db*")) == ["log.db"], "the write-ahead log is folded in"
+    with open_store(tmp_path / "log.db", create=False) as store:
+        assert store.get(answer["slate_id"]) is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--host", "0.0.0.0"), "give --keys FILE"),
+        (("--host", "::"), "give --keys FILE"),
+        (("--host", "0.0.0.0", "--keys", "none.json"), "none.json: cannot be read"),
+        ((), "nothing to serve"),
+    ],
+)
+def test_what_does_not_start(
+    arguments: tuple[str, ...],
+    problem: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from seq2slate.cli import main as run
+
+    monkeypatch.setattr(sys, "argv", ["seq2slate", "serve", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        run()
+    assert caught.value.code == 2
+    assert problem in capsys.readouterr().err
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.02)
