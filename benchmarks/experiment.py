@@ -1,0 +1,377 @@
+"""Simulated experiments: whether the intervals hold what they promise, and how long one must wait.
+
+`python -m benchmarks.experiment` writes benchmarks/experiment.json and the pictures of docs/experiments.md. Units come
+back unequally often and differ in how readily they click, so the slates of a unit are not independent.
+
+- A/A: 400 tests of an arm against itself, looked at 50 times.
+- A/B: 200 tests of a rate that is 5% higher, and 200 of one that is not, looked at 50 times.
+- Interleaving: two orders of generated lists, compared by two arms and by interleaving, by the same simulated users.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
+
+from seq2slate import RidgeRanker, generate, make_user, reorder_lists
+from seq2slate.data.clicks import Draws, scan
+from seq2slate.data.lists import IntArray
+from seq2slate.data.ranker import NO_ITEM, slates_from_scores
+from seq2slate.evaluation.figures import GAIN, LOSS, NEUTRAL, save, themed
+from seq2slate.serving.analysis import EXPECTED_LIFT, Interval, compare
+from seq2slate.serving.interleaving import interleave, preference
+from seq2slate.serving.log.counts import ArmCounts
+
+Doubles = npt.NDArray[np.float64]
+ROOT = Path(__file__).resolve().parents[1]
+CTR, LIFT = 0.3, 0.05
+LOOKS = 50
+Z = float(ndtri(0.975))
+
+
+# Units that come and come back
+
+
+def simulate_arm(rng: np.random.Generator, *, units: int, ctr: float, looks: int, visits: float = 8) -> list[ArmCounts]:
+    """Return the counts of an arm at every look.
+
+    Units arrive evenly over the test and then come back at random: some once, some dozens of times, `visits` times on
+    average (those after the end do not count). Their click rates have a Beta distribution around `ctr`.
+    """
+    n_visits = rng.geometric(1 / visits, units)
+    unit = np.repeat(np.arange(units), n_visits)
+    first = np.cumsum(n_visits) - n_visits
+    visit = np.arange(len(unit)) - first[unit]  # how many slates the unit has seen before
+    gaps = np.cumsum(rng.exponential(0.05, len(unit)))
+    time = rng.random(units)[unit] + gaps - gaps[first][unit]
+    click = rng.random(len(unit)) < rng.beta(4 * ctr, 4 * (1 - ctr), units)[unit]
+    total = np.cumsum(click)
+    before: IntArray = total - click
+    clicks_before = before - before[first][unit]
+    seen = time < 1
+    look = (time[seen] * looks).astype(np.int64)
+    visit, click, clicks_before = visit[seen], click[seen], clicks_before[seen]
+    changes = (  # of the sums over units, made by each slate
+        visit == 0,
+        np.ones(len(visit)),
+        click,
+        2 * visit + 1,
+        click * (2 * clicks_before + 1),
+        clicks_before + click * (visit + 1),
+    )
+    sums = np.cumsum([np.bincount(look, change, minlength=looks) for change in changes], axis=1).astype(np.int64)
+    return [_counts(row) for row in sums.T.tolist()]
+
+
+def _counts(sums: Sequence[int]) -> ArmCounts:
+    """Return counts from units and the sums over them of i, c, i², c² and ic."""
+    units, impressions, clicks, impressions_squared, clicks_squared, product = sums
+    return ArmCounts(units, impressions, clicks, impressions_squared, clicks_squared, product, 0, ())
+
+
+def simulate_test(
+    rng: np.random.Generator, *, units: int, lift: float, looks: int = LOOKS
+) -> tuple[list[ArmCounts], list[ArmCounts]]:
+    """Return the counts of a treated arm and of a control, with that many units each, at every look."""
+    treated = simulate_arm(rng, units=units, ctr=CTR * (1 + lift), looks=looks)
+    return treated, simulate_arm(rng, units=units, ctr=CTR, looks=looks)
+
+
+@dataclass(frozen=True)
+class Tests:
+    """Which tests (R, looks) found a difference by then, and how many slates (looks,) they had seen."""
+
+    fixed: npt.NDArray[np.bool_]
+    any_time: npt.NDArray[np.bool_]
+    independent: npt.NDArray[np.bool_]
+    """By an interval that takes all slates for independent."""
+    impressions: Doubles
+
+    def rates(self) -> dict[str, float | None]:
+        """Return the shares of tests that found a difference, at the last look and at any."""
+        return {
+            "fixed, last look": float(self.fixed[:, -1].mean()),
+            "fixed, some look": float(self.fixed.any(axis=1).mean()),
+            "slates as independent, last look": float(self.independent[:, -1].mean()),
+            "any time, some look": float(self.any_time.any(axis=1).mean()),
+        }
+
+
+def run_tests(
+    *, runs: int, units: int, lift: float, seed: int, looks: int = LOOKS, expected_lift: float = EXPECTED_LIFT
+) -> Tests:
+    """Simulate tests and look at each of them many times."""
+    rng = np.random.default_rng(seed)
+    found = np.zeros((3, runs, looks), dtype=bool)
+    impressions = np.zeros((runs, looks))
+    for run in range(runs):
+        arms = simulate_test(rng, units=units, lift=lift, looks=looks)
+        for look, (treated, control) in enumerate(zip(*arms, strict=True)):
+            impressions[run, look] = treated.impressions + control.impressions
+            difference = compare(treated, control, expected_lift)
+            if difference is not None:  # the first units may have no click at all
+                found[:, run, look] = (
+                    leaves_out_zero(difference.fixed),
+                    leaves_out_zero(difference.any_time),
+                    abs(difference.value) > Z * independent_error(treated, control),
+                )
+    return Tests(found[0], found[1], found[2], impressions.mean(axis=0))
+
+
+def leaves_out_zero(interval: Interval) -> bool:
+    """Say whether an interval finds a difference."""
+    return not interval.low <= 0 <= interval.high
+
+
+def independent_error(*arms: ArmCounts) -> float:
+    """Return the standard error of the difference of two arms whose slates were independent."""
+    rates = [(arm.clicks / arm.impressions, arm.impressions) for arm in arms]
+    return sqrt(sum(rate * (1 - rate) / n for rate, n in rates))
+
+
+# Two orders of the same lists, compared in two ways
+
+
+@dataclass(frozen=True)
+class Visits:
+    """Slates that were asked for: by whom, and of which list."""
+
+    unit: IntArray
+    """(V,)"""
+    readiness: Doubles
+    """(V,) how readily the unit looks at anything, from 0 to 1."""
+    lists: IntArray
+    """(V,)"""
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator, units: int, n_lists: int, visits: float = 8) -> Visits:
+        """Draw units that come unequally often."""
+        unit = np.repeat(np.arange(units), rng.geometric(1 / visits, units))
+        readiness = rng.beta(2, 2, units)[unit]
+        return cls(unit, readiness, rng.integers(n_lists, size=len(unit)))
+
+
+class Audience:
+    """Simulated users, and lists with a better order and a worse one."""
+
+    def __init__(self, n_lists: int, *, k: int, noise: float, seed: int):
+        lists = reorder_lists(
+            RidgeRanker.fit(generate(2000, items=20, features=30, seed=seed)),
+            generate(n_lists, items=20, features=30, seed=seed + 1),
+        )
+        self.user = make_user("position", eta=0.5)
+        batch = lists.batch()
+        rng = np.random.default_rng(seed)
+        positions = np.broadcast_to(np.arange(batch.n_slots), batch.mask.shape)
+        self.relevance = (batch.labels >= self.user.relevant_from).astype(np.float64)
+        self.better = slates_from_scores(-positions.astype(np.float64), batch.mask)[:, :k]
+        self.worse = slates_from_scores(rng.normal(-positions, noise), batch.mask)[:, :k]
+
+    def clicks(self, visits: Visits, slates: IntArray, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+        """Return the clicks (V, K) on a slate for each visit."""
+        draws = Draws(*rng.random((2, *slates.shape)))
+        draws = draws._replace(
+            observe=draws.observe / visits.readiness[:, None]
+        )  # sees each slot that much more rarely
+        return scan(self.user, slates, self.relevance[visits.lists], None, draws).clicks
+
+
+def unit_counts(audience: Audience, visits: Visits, order: IntArray, rng: np.random.Generator) -> IntArray:
+    """Return the slates and clicks (U, 2) of units who are shown one of the two orders."""
+    clicks = audience.clicks(visits, order[visits.lists], rng).sum(axis=1)
+    return np.stack([np.bincount(visits.unit), np.bincount(visits.unit, clicks).astype(np.int64)], axis=1)
+
+
+def interleaved(audience: Audience, visits: Visits, rng: np.random.Generator) -> IntArray:
+    """Show every unit both orders on one slate; return (U, 2) its clicks for the worse and for the better."""
+    pairs = zip(audience.worse[visits.lists].tolist(), audience.better[visits.lists].tolist(), strict=True)
+    drafts = [
+        interleave([i for i in worse if i >= 0], [i for i in better if i >= 0], len(worse), rng)
+        for worse, better in pairs
+    ]
+    slates = np.full((len(drafts), audience.worse.shape[1]), NO_ITEM)
+    by_better = np.zeros(slates.shape, dtype=bool)
+    for number, (slate, teams) in enumerate(drafts):
+        slates[number, : len(slate)] = slate
+        by_better[number, : len(teams)] = [team == "b" for team in teams]
+    clicks = audience.clicks(visits, slates, rng)
+    credits_of_visits = ((clicks & ~by_better).sum(axis=1), (clicks & by_better).sum(axis=1))
+    return np.stack([np.bincount(visits.unit, won).astype(np.int64) for won in credits_of_visits], axis=1)
+
+
+def arm_counts(table: IntArray) -> ArmCounts:
+    """Return the counts of an arm from the slates and clicks (U, 2) of its units."""
+    slates, clicks = table.T
+    sums = (slates.sum(), clicks.sum(), (slates**2).sum(), (clicks**2).sum(), (slates * clicks).sum())
+    return _counts([len(table), *map(int, sums)])
+
+
+def power_of_arms(better: IntArray, worse: IntArray, n: int, rng: np.random.Generator, runs: int) -> float:
+    """Return in which share of tests with n of the units, each drawn and dealt to an arm, the better order wins."""
+    found = 0
+    for _ in range(runs):
+        n_treated = rng.binomial(n, 0.5)
+        treated = arm_counts(better[rng.integers(len(better), size=n_treated)])
+        control = arm_counts(worse[rng.integers(len(worse), size=n - n_treated)])
+        difference = compare(treated, control)
+        found += difference is not None and difference.fixed.low > 0
+    return found / runs
+
+
+def power_of_interleaving(credits_of_units: IntArray, n: int, rng: np.random.Generator, runs: int) -> float:
+    """Return in which share of tests with n of the units, drawn again, the better order is preferred."""
+    lows = (preference(credits_of_units[rng.integers(len(credits_of_units), size=n)]).low for _ in range(runs))
+    return sum(low is not None and low > 0 for low in lows) / runs
+
+
+def study_interleaving(seed: int, *, units: int = 15_000, runs: int = 400) -> dict[str, Any]:
+    """Return how many slates both ways need to be as sure: for a power of 80% at the level of 5%.
+
+    Every unit is shown both orders with equal luck, so that their difference is known much better than any test of that
+    size could tell; a test then draws its units from these, and takes what each did in the arm it is dealt to.
+    """
+    rng = np.random.default_rng(seed)
+    audience = Audience(3000, k=10, noise=4.0, seed=seed)
+    visits = Visits.draw(rng, units, 3000)
+    per_unit = len(visits.unit) / units
+    better, worse = (
+        unit_counts(audience, visits, order, np.random.default_rng(seed + 1))
+        for order in (audience.better, audience.worse)
+    )
+    won = interleaved(audience, visits, rng)
+    difference, preferred = compare(arm_counts(better), arm_counts(worse)), preference(won)
+    assert difference is not None
+    assert preferred.estimate is not None
+    assert preferred.low is not None
+    needed = {  # units: the squared standard error falls with their number, and two arms had twice as many
+        "two arms": 2 * units * needed_share(difference.value, difference.value - difference.fixed.low),
+        "interleaving": units * needed_share(preferred.estimate, preferred.estimate - preferred.low),
+    }
+    powers = []
+    for share in (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0):
+        for way, n_units in needed.items():
+            n = round(share * n_units)
+            power = (
+                power_of_arms(better, worse, n, rng, runs)
+                if way == "two arms"
+                else power_of_interleaving(won, n, rng, runs)
+            )
+            powers.append({"way": way, "slates": n * per_unit, "power": power})
+    return {
+        "lift": difference.lift,
+        "preference": preferred.estimate,
+        "slates needed": {way: n_units * per_unit for way, n_units in needed.items()},
+        "ratio": needed["two arms"] / needed["interleaving"],
+        "powers": powers,
+    }
+
+
+def needed_share(effect: float, half_width: float) -> float:
+    """Return how many times the units are needed to find an effect with 80% power, given half its 95% interval."""
+    return ((Z + float(ndtri(0.8))) / Z * half_width / effect) ** 2
+
+
+# Pictures
+
+
+def waiting_picture(same: Tests, better: Tests) -> Any:
+    """Draw how many tests have found a difference by each look."""
+    lines = {
+        f"{LIFT:.0%} better, any-time interval": (better.any_time, better, True),
+        f"{LIFT:.0%} better, fixed interval at this look alone": (better.fixed, better, False),
+        "no difference, fixed interval looked at every time": (same.fixed, same, True),
+        "no difference, any-time interval": (same.any_time, same, True),
+    }
+    rows = []
+    for name, (found, tests, at_some_look) in lines.items():
+        shares = (np.maximum.accumulate(found, axis=1) if at_some_look else found).mean(axis=0)
+        rows += [
+            {"line": name, "slates": slates, "share": share}
+            for slates, share in zip(tests.impressions.tolist(), shares.tolist(), strict=True)
+        ]
+    limit = alt.Chart(alt.InlineData(values=[{"share": 0.05}])).mark_rule(color=NEUTRAL, strokeDash=[2, 2])
+    chart = _lines(rows, list(lines), [GAIN, "#56B4E9", LOSS, NEUTRAL], "tests that found a difference")
+    return themed(
+        alt.layer(chart, limit.encode(y="share:Q")),
+        "Looking at an experiment while it runs",
+        f"{len(same.fixed)} simulated tests each, {same.fixed.shape[1]} looks; the dotted line is the promised 5%.",
+    )
+
+
+def interleaving_picture(study: dict[str, Any]) -> Any:
+    """Draw the power of both ways against the number of slates."""
+    rows = [{"line": row["way"], "slates": row["slates"], "share": row["power"]} for row in study["powers"]]
+    chart = _lines(rows, ["interleaving", "two arms"], [GAIN, LOSS], "tests that found the better order", log=True)
+    return themed(
+        chart,
+        "Two arms or one slate",
+        f"An order with {study['lift']:.1%} more clicks; 95% intervals, one look; 400 tests a point.",
+    )
+
+
+def _lines(rows: Sequence[dict[str, Any]], names: list[str], colours: list[str], title: str, log: bool = False) -> Any:
+    legend = alt.Legend(title=None, orient="bottom", columns=2, symbolType="stroke", symbolStrokeWidth=3)
+    scale = alt.Scale(type="log", nice=False) if log else alt.Scale()
+    return (
+        alt.Chart(alt.InlineData(values=list(rows)))
+        .mark_line(strokeWidth=2.5, point=log)
+        .encode(
+            x=alt.X("slates:Q", title="slates", scale=scale, axis=alt.Axis(format=",d", tickCount=8)),
+            y=alt.Y("share:Q", title=title, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format=".0%")),
+            color=alt.Color("line:N", scale=alt.Scale(domain=names, range=colours), legend=legend),
+        )
+        .properties(width=640, height=320)
+    )
+
+
+def main() -> None:
+    """Run all studies, print and write them."""
+    same = {
+        f"tuned for {lift:.0%}": run_tests(runs=400, units=4000, lift=0, seed=1, expected_lift=lift).rates()
+        for lift in (EXPECTED_LIFT, 0.15, 1.0)
+    }
+    waiting = [run_tests(runs=200, units=20_000, lift=lift, seed=2) for lift in (0.0, LIFT)]
+    interleaving = study_interleaving(seed=3)
+    found = {
+        "400 tests without difference, 4,000 units an arm": same,
+        "200 tests, 20,000 units an arm, by lift": {
+            f"{lift:.0%}": tests.rates() | slates_until_found(tests)
+            for lift, tests in zip((0.0, LIFT), waiting, strict=True)
+        },
+        "interleaving": interleaving,
+    }
+    text = json.dumps(found, indent=1)
+    print(text)
+    (ROOT / "benchmarks" / "experiment.json").write_text(text + "\n")
+    save(waiting_picture(*waiting), ROOT / "docs" / "experiment-looks.svg")
+    save(interleaving_picture(interleaving), ROOT / "docs" / "experiment-interleaving.svg")
+
+
+def slates_until_found(tests: Tests) -> dict[str, float | None]:
+    """Return after how many slates half and 80% of the tests have stopped, and those of a planned look as powerful."""
+    stopped = np.maximum.accumulate(tests.any_time, axis=1).mean(axis=0)
+    planned = tests.fixed.mean(axis=0)
+    slates = tests.impressions
+
+    def first(shares: Doubles, share: float) -> float | None:
+        return float(slates[(shares >= share).argmax()]) if (shares >= share).any() else None
+
+    return {
+        "slates until half have stopped, any time": first(stopped, 0.5),
+        "slates until 80% have stopped, any time": first(stopped, 0.8),
+        "slates for a power of 80%, one planned look": first(planned, 0.8),
+        "slates at the end": float(slates[-1]),
+    }
+
+
+if __name__ == "__main__":
+    main()

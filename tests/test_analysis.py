@@ -1,0 +1,286 @@
+"""What an experiment says: against formulas on the raw rows, the bootstrap, and simulated tests."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from scipy import stats
+
+from benchmarks.experiment import run_tests
+from seq2slate.errors import UsageError
+from seq2slate.serving.analysis import analyse, any_time_inference, compare, parse_weights, sample_ratio
+from seq2slate.serving.log.counts import ArmCounts, Counts, PositionCounts
+from seq2slate.serving.log.store import Impression, open_store
+from tests.test_cli import seq2slate
+
+UNITS = st.lists(
+    st.integers(1, 30).flatmap(lambda i: st.tuples(st.just(i), st.integers(0, i))), min_size=2, max_size=40
+)
+
+
+def counts_of(units: Any, slots: tuple[PositionCounts, ...] = ()) -> ArmCounts:
+    """The counts of an arm from the slates and clicks of its units, one by one."""
+    i = [int(slates) for slates, _ in units]
+    c = [int(clicks) for _, clicks in units]
+    squares = (sum(x * x for x in i), sum(x * x for x in c), sum(x * y for x, y in zip(i, c, strict=True)))
+    return ArmCounts(len(i), sum(i), sum(c), *squares, fallbacks=0, positions=slots)
+
+
+def naive_variance(units: Any) -> float:
+    """The delta method, unit by unit: the variance of the mean residual over the mean number of slates."""
+    slates, clicks = np.asarray(units, dtype=np.float64).T
+    residuals = clicks - clicks.sum() / slates.sum() * slates
+    return float(residuals.var(ddof=1) / len(slates) / slates.mean() ** 2)
+
+
+# The formulas
+
+
+@settings(max_examples=60, deadline=None)
+@given(UNITS, UNITS)
+def test_the_difference_equals_the_delta_method_on_the_units(treated: Any, control: Any) -> None:
+    found = compare(counts_of(treated), counts_of(control))
+    variances = [naive_variance(units) for units in (treated, control)]
+    if min(variances) < 1e-14:
+        assert found is None or min(variances) > 0
+        return
+    assert found is not None
+    rates = [sum(c for _, c in units) / sum(i for i, _ in units) for units in (treated, control)]
+    half = stats.norm.ppf(0.975) * sum(variances) ** 0.5
+    assert found.value == pytest.approx(rates[0] - rates[1], abs=1e-12)
+    assert found.fixed.high - found.value == pytest.approx(half, rel=1e-6)
+    assert found.fixed_p == pytest.approx(2 * stats.norm.sf(abs(found.value) / sum(variances) ** 0.5), rel=1e-6)
+    back = compare(counts_of(control), counts_of(treated))
+    assert back is not None
+    assert (back.any_time.low, back.any_time.high) == pytest.approx((-found.any_time.high, -found.any_time.low))
+    assert back.any_time_p == pytest.approx(found.any_time_p)
+
+
+def test_large_counts_do_not_cancel() -> None:
+    """A hundred million units with a million slates each, half of them with one click more than the others."""
+    n, i, c = 10**8, 10**6, 10**5
+    clicks, squares = n // 2 * (2 * c + 1), n // 2 * (c**2 + (c + 1) ** 2)
+    arm = ArmCounts(n, n * i, clicks, n * i**2, squares, i * clicks, fallbacks=0, positions=())
+    start = time.perf_counter()
+    ctr = analyse(Counts("large", {"base": arm, "new": arm})).arm("new").ctr
+    assert time.perf_counter() - start < 0.1
+    assert ctr is not None
+    assert ctr.interval is not None
+    error = 0.5 / i / (n - 1) ** 0.5  # residuals of ±0.5 clicks
+    assert ctr.interval.high - ctr.value == pytest.approx(stats.norm.ppf(0.975) * error, rel=1e-3)
+
+
+@given(st.floats(0.01, 10), st.floats(0.01, 10), st.floats(-20, 20))
+def test_the_any_time_p_value_is_below_005_exactly_when_the_interval_leaves_out_zero(
+    variance: float, tau: float, value: float
+) -> None:
+    interval, p = any_time_inference(value, variance, tau)
+    assert 0 <= p <= 1
+    half = (interval.high - interval.low) / 2
+    if abs(abs(value) - half) > 1e-9 * half:
+        assert (p < 0.05) == (abs(value) > half)
+
+
+def test_the_any_time_p_value_is_the_inverse_of_the_mixture_of_likelihood_ratios() -> None:
+    value, variance, tau = 0.8, 0.09, 0.5
+    effects = np.linspace(-5, 5, 20_001)
+    ratios = np.exp(value * effects / variance - effects**2 / (2 * variance))  # of N(effect, V) to N(0, V)
+    mixture = np.trapezoid(ratios * stats.norm.pdf(effects, scale=tau), effects)
+    assert any_time_inference(value, variance, tau)[1] == pytest.approx(1 / mixture, rel=1e-6)
+
+
+def test_the_any_time_interval_is_narrowest_about_when_the_expected_effect_is_found() -> None:
+    tau = 0.05
+    shares = np.geomspace(0.01, 1, 2000)  # the standard error, as a share of tau
+    widths = [any_time_inference(0, (share * tau) ** 2, tau)[0].high / (share * tau) for share in shares]
+    best = int(np.argmin(widths))
+    assert widths[best] / stats.norm.ppf(0.975) == pytest.approx(1.55, abs=0.01)
+    assert widths[best] * shares[best] == pytest.approx(1.07, abs=0.02)  # half the width is then about tau
+
+
+@pytest.mark.parametrize(("clicks", "shown"), [(0, 10), (3, 10), (10, 10), (77, 1000)])
+def test_positions_have_wilson_intervals(clicks: int, shown: int) -> None:
+    arm = counts_of([(5, 1), (5, 2)], (PositionCounts(shown, clicks), PositionCounts(0, 0)))
+    (result,) = analyse(Counts("e", {"a": arm})).arms
+    expected = stats.binomtest(clicks, shown).proportion_ci(method="wilson")
+    ctr = result.positions[0].ctr
+    assert ctr is not None
+    assert ctr.interval is not None
+    assert (ctr.interval.low, ctr.interval.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
+    assert result.positions[1].ctr is None
+    assert result.clicks_per_item == 3 / shown
+
+
+# Sample ratio
+
+
+@pytest.mark.parametrize("weights", [None, {"a": 2, "b": 2, "c": 2}, {"a": 1, "b": 2, "c": 1}])
+def test_the_sample_ratio_is_a_chi_square_test(weights: dict[str, float] | None) -> None:
+    units = {"a": 1010, "b": 1950, "c": 1040}
+    shares = np.array([1, 1, 1] if weights is None else list(weights.values()))
+    expected = stats.chisquare(list(units.values()), 4000 * shares / shares.sum())
+    found = sample_ratio(units, weights)
+    assert found.p_value == pytest.approx(expected.pvalue, rel=1e-9)
+    assert found.mismatch == (weights is None or weights["b"] == 2 == weights["a"])
+
+
+def test_an_arm_without_units_or_without_weight_is_noticed() -> None:
+    assert sample_ratio({"a": 100}, {"a": 1, "b": 1}).mismatch
+    assert sample_ratio({"a": 100, "b": 1}, {"a": 1, "b": 0}).p_value == 0
+    assert sample_ratio({"a": 100, "b": 0}, {"a": 1, "b": 0}).p_value is None
+    assert sample_ratio({"a": 100}).p_value is None
+    assert sample_ratio({"a": 0, "b": 0}).p_value is None
+
+
+# What can be missing
+
+
+@pytest.mark.parametrize("units", [[], [(3, 1)], [(2, 0), (5, 0)], [(1, 1), (2, 2)]])
+def test_an_arm_without_spread_has_no_interval(units: Any) -> None:
+    usual = counts_of([(3, 1), (4, 2), (2, 0)])
+    for arms in ({"control": usual, "new": counts_of(units)}, {"control": counts_of(units), "new": usual}):
+        result = analyse(Counts("e", arms))
+        assert result.arm("new").against_control is None
+        json.loads(result.to_json())
+        Console(width=200, quiet=True).print(result)
+    ctr = analyse(Counts("e", {"a": counts_of(units)})).arm("a").ctr
+    assert (ctr is None) if not units else (ctr is not None and ctr.interval is None)
+
+
+def test_arms_of_all_kinds_stand_side_by_side() -> None:
+    usual = counts_of([(3, 1), (4, 2), (2, 0)], (PositionCounts(9, 2), PositionCounts(9, 1)))
+    arms = {"new": usual, "empty": counts_of([]), "base": usual, "one": counts_of([(1, 0)], (PositionCounts(1, 0),))}
+    result = analyse(Counts("e", arms))
+    assert [arm.arm for arm in result.arms] == ["base", "new", "empty", "one"]
+    assert [arm.against_control is not None for arm in result.arms] == [False, True, False, False]
+    alone = analyse(Counts("e", {"new": usual, "base": usual})).arm("new")
+    assert result.arm("new") == alone
+
+
+def test_what_a_user_can_mend() -> None:
+    usual = counts_of([(3, 1), (4, 2), (2, 0)])
+    with pytest.raises(UsageError, match="no slates"):
+        analyse(Counts("e", {}))
+    with pytest.raises(UsageError, match=r"--control ARM\), one of x, y"):
+        analyse(Counts("e", {"x": usual, "y": usual}))
+    with pytest.raises(UsageError, match="no arm 'z'"):
+        analyse(Counts("e", {"x": usual}), control="z")
+    with pytest.raises(UsageError, match="no weight for the arm 'x'"):
+        analyse(Counts("e", {"x": usual}), weights={"y": 1})
+    with pytest.raises(UsageError, match="not all 0"):
+        analyse(Counts("e", {"x": usual}), weights={"x": 0})
+    with pytest.raises(UsageError, match="expected lift"):
+        analyse(Counts("e", {"x": usual}), expected_lift=0)
+    with pytest.raises(UsageError, match="'b' does not"):
+        parse_weights("a=1,b")
+
+
+# From a real log
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log of 600 slates: units come unequally often, and click unequally."""
+    path = tmp_path_factory.mktemp("log") / "log.db"
+    rng = np.random.default_rng(5)
+    activity, readiness = rng.gamma(1.0, 1.0, 80), rng.beta(1, 3, 80)
+    with open_store(path) as store:
+        for number in range(600):
+            unit = int(rng.choice(80, p=activity / activity.sum()))
+            arm = "new" if unit % 2 else "base"
+            shown = rng.permutation(5)[: rng.integers(1, 4)].tolist()
+            one = Impression(
+                slate_id=f"s{number}",
+                at=float(number),
+                unit=f"u{unit}",
+                experiment="autumn",
+                arm=arm,
+                items=list("abcde"),
+                shown=shown,
+                features=np.zeros((5, 1), dtype=np.float32),
+                latency_ms=1.0,
+                fallback=None if number % 50 else "late",
+            )
+            store.add_impression(one)
+            for item in shown:
+                if rng.random() < readiness[unit]:
+                    store.add_click(one.slate_id, one.items[item], number + 0.5)
+    return path
+
+
+def raw_units(path: Path) -> dict[str, dict[str, list[int]]]:
+    """Slates and clicks of each unit, by arm, counted from the rows."""
+    units: dict[str, dict[str, list[int]]] = {"base": {}, "new": {}}
+    with open_store(path) as store:
+        for logged in store.impressions():
+            row = units[logged.impression.arm].setdefault(logged.impression.unit, [0, 0])
+            row[0] += 1
+            row[1] += len(logged.clicks)
+    return units
+
+
+def test_the_running_counts_give_what_the_raw_rows_give(log: Path) -> None:
+    with open_store(log) as store:
+        result = analyse(store.counts("autumn"))
+        rows = list(store.impressions())
+    units = {arm: np.array(list(found.values())) for arm, found in raw_units(log).items()}
+    for arm in ("base", "new"):
+        found, table = result.arm(arm), units[arm]
+        mine = [row for row in rows if row.impression.arm == arm]
+        assert (found.units, found.impressions, found.clicks) == (len(table), *table.sum(axis=0).tolist())
+        assert found.fallbacks == sum(row.impression.fallback is not None for row in mine)
+        assert found.clicks_per_item == found.clicks / sum(len(row.impression.shown) for row in mine)
+        for slot in found.positions:
+            shown = [row for row in mine if len(row.impression.shown) >= slot.position]
+            clicks = sum(row.impression.shown[slot.position - 1] in row.clicks for row in shown)
+            assert (slot.impressions, slot.clicks) == (len(shown), clicks)
+    difference = result.arm("new").against_control
+    assert difference is not None
+    half = stats.norm.ppf(0.975) * (naive_variance(units["new"]) + naive_variance(units["base"])) ** 0.5
+    assert difference.fixed.high - difference.value == pytest.approx(half, rel=1e-9)
+
+    rng = np.random.default_rng(0)  # units drawn again, arm by arm
+    rates = []
+    for arm in ("new", "base"):
+        drawn = units[arm][rng.integers(len(units[arm]), size=(20_000, len(units[arm])))].sum(axis=1)
+        rates.append(drawn[:, 1] / drawn[:, 0])
+    assert (rates[0] - rates[1]).std() == pytest.approx(half / stats.norm.ppf(0.975), rel=0.1)
+
+
+def test_the_command_prints_the_analysis(log: Path) -> None:
+    with open_store(log) as store:
+        expected = analyse(store.counts("autumn"), weights={"base": 1, "new": 2}, control="new")
+    done = seq2slate("experiment", log, "--control", "new", "--weights", "base=1,new=2", "--json")
+    assert json.loads(done.out) == json.loads(expected.to_json())
+    assert json.loads(done.out)["sample_ratio"]["mismatch"] is expected.sample_ratio.mismatch
+    assert "autumn" in seq2slate("experiment", log).out
+    assert "did not get the units" in " ".join(seq2slate("experiment", log, "--weights", "base=9,new=1").out.split())
+
+
+def test_the_command_says_what_is_wrong(log: Path, tmp_path: Path) -> None:
+    assert "no slates of an experiment 'spring'" in seq2slate("experiment", log, "--experiment", "spring", code=2).err
+    open_store(tmp_path / "empty.db").close()
+    assert "--experiment" in seq2slate("experiment", tmp_path / "empty.db", code=2).err
+    assert "error" in seq2slate("experiment", tmp_path / "missing.db", code=2).err
+
+
+# Simulated tests; benchmarks/experiment.py has more of them
+
+
+def test_without_a_difference_the_intervals_hold_what_they_promise() -> None:
+    tests = run_tests(runs=400, units=700, lift=0, seed=11, looks=50, expected_lift=0.3)
+    assert abs(tests.fixed[:, -1].mean() - 0.05) <= 0.03
+    assert tests.any_time.any(axis=1).mean() <= 0.05
+    assert tests.independent[:, -1].mean() > 0.12  # to take the slates of a unit for independent is wrong,
+    assert tests.fixed.any(axis=1).mean() > 0.2  # and so is it to look at a fixed interval again and again
+
+
+def test_a_difference_is_found() -> None:
+    tests = run_tests(runs=40, units=2500, lift=0.25, seed=12, looks=10)
+    assert tests.any_time[:, -1].mean() > 0.9

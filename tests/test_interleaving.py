@@ -1,0 +1,113 @@
+"""Interleaving: every item once, no team favoured, and a preference that is as sure as it says."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from benchmarks.experiment import Audience, Visits, interleaved, study_interleaving
+from seq2slate.errors import UsageError
+from seq2slate.serving.interleaving import Team, credit, interleave, preference
+
+ITEMS = list("abcdefg")
+
+
+@given(st.permutations(ITEMS), st.permutations(ITEMS), st.integers(0, 9), st.integers(0, 7), st.integers(0, 2**32))
+def test_every_item_once_and_every_team_its_best(a: list[str], b: list[str], k: int, cut: int, seed: int) -> None:
+    a = a[: len(a) - cut // 2]
+    slate, teams = interleave(a, b, k, np.random.default_rng(seed))
+    assert len(slate) == len(teams) == min(k, len(a), len(b))
+    assert len(set(slate)) == len(slate)
+    for slot, (item, team) in enumerate(zip(slate, teams, strict=True)):
+        ranking = a if team == "a" else b
+        assert item == next(one for one in ranking if one not in slate[:slot])
+    for start in range(0, len(teams) - 1, 2):
+        assert set(teams[start : start + 2]) == {"a", "b"}  # a round: each picks once
+
+
+def test_the_same_generator_gives_the_same_draft() -> None:
+    drafts = [interleave(ITEMS, ITEMS[::-1], 5, np.random.default_rng(4)) for _ in range(2)]
+    assert drafts[0] == drafts[1]
+
+
+def test_every_slot_belongs_to_either_team_as_often() -> None:
+    rng = np.random.default_rng(0)
+    by_b = np.array([[team == "b" for team in interleave(ITEMS, ITEMS[::-1], 5, rng)[1]] for _ in range(4000)])
+    assert by_b.mean(axis=0) == pytest.approx(np.full(5, 0.5), abs=4 * 0.5 / 4000**0.5)
+
+
+def test_a_slate_without_items_or_slots_is_empty() -> None:
+    rng = np.random.default_rng(0)
+    assert interleave([], ["x"], 3, rng) == ([], [])
+    assert interleave(["x"], ["x"], 0, rng) == ([], [])
+    assert interleave(["x"], ["x"], 3, rng)[0] == ["x"]
+
+
+def test_what_a_user_can_mend() -> None:
+    rng = np.random.default_rng(0)
+    with pytest.raises(UsageError, match="twice on the slate of b"):
+        interleave(["x"], ["y", "y"], 1, rng)
+    with pytest.raises(UsageError, match="-1 slots"):
+        interleave(["x"], ["y"], -1, rng)
+    for wrong in ([1, 2], [[1, 2, 3]], [[0.5, 1.0]], [[-1, 2]]):
+        with pytest.raises(UsageError, match="two counts for each unit"):
+            preference(wrong)
+
+
+def test_clicks_are_credited_to_whoever_placed_the_item() -> None:
+    teams: list[Team] = ["a", "b", "b", "a"]
+    assert credit(teams, [1, 2, 3]) == (1, 2)
+    assert credit(teams, []) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("credits_of_units", "estimate"),
+    [([], None), ([(0, 0), (0, 0)], None), ([(1, 3)], 0.5), ([(0, 2), (0, 1)], 1.0), ([(2, 2), (1, 1), (0, 0)], 0.0)],
+)
+def test_units_without_spread_give_no_interval(credits_of_units: Any, estimate: float | None) -> None:
+    found = preference(credits_of_units)
+    assert found.estimate == estimate
+    assert (found.low, found.high, found.p_value) == (None, None, None)
+
+
+def test_the_preference_equals_the_delta_method_on_the_units() -> None:
+    table = np.random.default_rng(3).poisson((2.0, 3.0), (200, 2))
+    found = preference(np.concatenate([table, np.zeros((50, 2), dtype=int)]))
+    table = table[table.sum(axis=1) > 0]
+    lead, total = table[:, 1] - table[:, 0], table.sum(axis=1)
+    error = (lead - lead.sum() / total.sum() * total).std(ddof=1) / len(table) ** 0.5 / total.mean()
+    assert found.units == len(table)
+    assert found.estimate == pytest.approx(lead.sum() / total.sum())
+    assert found.low == pytest.approx(lead.sum() / total.sum() - stats.norm.ppf(0.975) * error)
+    assert found.p_value == pytest.approx(2 * stats.norm.sf(abs(lead.sum() / total.sum()) / error))
+    drawn = np.random.default_rng(0).integers(len(table), size=(5000, len(table)))
+    assert (lead[drawn].sum(axis=1) / total[drawn].sum(axis=1)).std() == pytest.approx(error, rel=0.05)
+
+
+def test_equal_rankers_are_not_told_apart() -> None:
+    """Many tests with the same order on both sides: the mean preference is 0, and 95% of the intervals hold it."""
+    audience = Audience(200, k=10, noise=0.0, seed=1)
+    assert (audience.better == audience.worse).all()
+    rng = np.random.default_rng(2)
+    visits = Visits.draw(rng, 9000, 200, visits=2)
+    tests = [preference(part) for part in np.array_split(interleaved(audience, visits, rng), 300)]
+    estimates = np.array([test.estimate for test in tests], dtype=float)
+    assert abs(estimates.mean()) < 4 * estimates.std() / len(tests) ** 0.5
+    covered = np.mean([test.low is not None and test.high is not None and test.low <= 0 <= test.high for test in tests])
+    assert abs(covered - 0.95) <= 0.04
+
+
+def test_interleaving_needs_far_fewer_slates_than_two_arms() -> None:
+    study = study_interleaving(seed=3, units=1500, runs=100)
+    assert study["lift"] > 0
+    assert study["preference"] > 0
+    assert study["ratio"] > 10
+    planned = [
+        row["power"]
+        for row in study["powers"]
+        if row["slates"] == pytest.approx(study["slates needed"][row["way"]], rel=0.02)
+    ]
+    assert planned == pytest.approx([0.8, 0.8], abs=0.15)
