@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import baselines, batches, clicks, latency, network
+from benchmarks import baselines, batches, clicks, latency, network, service
 
 RESULTS = Path(__file__).with_name("results.json")
 BENCHMARKS = {
@@ -23,6 +23,7 @@ BENCHMARKS = {
     "Growth with the length of the lists": network.growth,
     "Baselines, against calling LightGBM and PyTorch directly": baselines.run,
     "Latency of one request, against the textbook": latency.run,
+    "The service under load, n=10, F=136": service.run,
 }
 
 

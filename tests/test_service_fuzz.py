@@ -51,8 +51,8 @@ def bodies(rng: random.Random) -> Iterator[bytes]:
                 text[rng.randrange(len(text))] = rng.randrange(256)
             yield bytes(text)
         elif kind == 2:
-            text = json.dumps(body).encode()
-            yield text[: rng.randrange(len(text))]
+            whole = json.dumps(body).encode()
+            yield whole[: rng.randrange(len(whole))]
         else:
             yield json.dumps(spoiled(body, rng)).encode()
 

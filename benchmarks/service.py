@@ -1,0 +1,147 @@
+"""The service under load: latency at 200 requests a second, and the highest rate that it keeps up with.
+
+A service runs in one process with its log on, this one sends requests of 10 items with 136 features over loopback HTTP.
+Arrivals are random (Poisson) and do not wait for answers; a latency counts from the moment when the request was due, so
+that a service that falls behind cannot hide it. Run with `python -m benchmarks service`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from benchmarks.latency import new_model
+from benchmarks.network import N_FEATURES, Rows
+from seq2slate.training.config import PRESETS
+
+N_ITEMS = 10
+RATE, P50_BAR, P99_BAR = 200, 3.0, 15.0
+"""Requests a second, and the milliseconds they may take."""
+HIGHEST_P99 = 25.0
+STEP = 100
+"""Requests a second between one attempt at the highest rate and the next."""
+SECONDS, WARM_UP_SECONDS = 10.0, 2.0
+CONNECTIONS = 64
+
+
+def run() -> Rows:
+    """Return a row for each preset: latencies at the fixed rate, and the highest rate within its bar."""
+    rows: Rows = []
+    for preset in ("paper", "default"):
+        with served(preset) as url:
+            measure(url, RATE, WARM_UP_SECONDS)
+            latencies, errors = measure(url, RATE, SECONDS)
+            p50, p99 = np.percentile(latencies, [50, 99])
+            rows.append(
+                {
+                    "preset": preset,
+                    "requests/s": RATE,
+                    "p50, ms": float(p50),
+                    "bar, p50": P50_BAR,
+                    "p99, ms": float(p99),
+                    "bar, p99": P99_BAR,
+                    "errors": errors,
+                    f"highest rate, p99 < {HIGHEST_P99:g} ms": highest_rate(url),
+                }
+            )
+    return rows
+
+
+def highest_rate(url: str) -> int:
+    """Raise the rate until it is too much, twice in a row."""
+    rate, best, misses = RATE, 0, 0
+    while misses < 2:
+        latencies, errors = measure(url, rate, SECONDS / 2)
+        if errors or np.percentile(latencies, 99) >= HIGHEST_P99:
+            misses += 1
+        else:
+            best, misses = rate, 0
+        rate += STEP
+    return best
+
+
+@contextmanager
+def served(preset: str) -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        new_model(PRESETS[preset].network).save(Path(folder) / "model")
+        command = [sys.executable, "-m", "seq2slate.cli", "serve", f"{folder}/model"]
+        options = ["--log", f"{folder}/log.db", "--port", "0"]
+        with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            yield process.stdout.readline().split()[-1]
+            process.terminate()
+
+
+def measure(url: str, rate: float, seconds: float) -> tuple[list[float], int]:
+    """Return the milliseconds of every request, and how many were not answered with a logged slate of the model."""
+    gc.collect()
+    gc.freeze()
+    return asyncio.run(_measure(urlsplit(url).netloc, rate, seconds))
+
+
+async def _measure(address: str, rate: float, seconds: float) -> tuple[list[float], int]:
+    host, _, port = address.partition(":")
+    rng = np.random.default_rng(0)
+    free: asyncio.LifoQueue[Connection] = asyncio.LifoQueue()
+    for _ in range(CONNECTIONS):
+        free.put_nowait(Connection(*await asyncio.open_connection(host, int(port))))
+    bodies = [_request(rng, number) for number in range(64)]
+    due = np.cumsum(rng.exponential(1 / rate, int(rate * seconds))) + time.perf_counter() + 0.05
+    latencies: list[float] = []
+    errors = 0
+
+    async def one(moment: float, body: bytes) -> None:
+        nonlocal errors
+        connection = await free.get()
+        if not await connection.is_answered(body):
+            errors += 1
+        latencies.append((time.perf_counter() - moment) * 1e3)
+        free.put_nowait(connection)
+
+    async with asyncio.TaskGroup() as tasks:
+        for number, moment in enumerate(due):
+            await asyncio.sleep(max(0.0, moment - time.perf_counter()))
+            tasks.create_task(one(moment, bodies[number % len(bodies)]))
+    while not free.empty():
+        free.get_nowait().close()
+    return latencies, errors
+
+
+class Connection:
+    """A connection that stays open, for one request at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def is_answered(self, request: bytes) -> bool:
+        """Send a request, and say whether a logged slate of the model came back."""
+        self._writer.write(request)
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        answer = json.loads(await self._reader.readexactly(length))
+        return head.startswith(b"HTTP/1.1 200") and answer["slate_id"] is not None and not answer["fallback"]
+
+    def close(self) -> None:
+        """Hang up."""
+        self._writer.close()
+
+
+def _request(rng: np.random.Generator, number: int) -> bytes:
+    rows = rng.normal(size=(N_ITEMS, N_FEATURES)).round(6).tolist()
+    items = [{"id": f"item-{item}", "features": row} for item, row in enumerate(rows)]
+    body = json.dumps({"unit": f"unit-{number}", "items": items}).encode()
+    head = (
+        f"POST /v1/rerank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
