@@ -501,6 +501,7 @@ def experiment(
 ) -> None:
     """Compare the arms of a live experiment: click-through rates, and differences that may be looked at any time."""
     from seq2slate.serving.analysis import analyse, parse_weights
+    from seq2slate.serving.analysis_tables import analysis_tables
     from seq2slate.serving.log.store import open_store
 
     shares = None if weights is None else parse_weights(weights)
@@ -515,7 +516,7 @@ def experiment(
     if as_json:
         typer.echo(result.to_json())
     else:
-        Console().print(result)
+        Console().print(analysis_tables(result))
 
 
 @log_app.command("export")

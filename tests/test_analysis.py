@@ -15,6 +15,7 @@ from scipy import stats
 from benchmarks.experiment import run_tests
 from seq2slate.errors import UsageError
 from seq2slate.serving.analysis import analyse, any_time_inference, compare, parse_weights, sample_ratio
+from seq2slate.serving.analysis_tables import analysis_tables
 from seq2slate.serving.log.counts import ArmCounts, Counts, PositionCounts
 from seq2slate.serving.log.store import Impression, open_store
 from tests.test_cli import seq2slate
@@ -148,7 +149,7 @@ def test_an_arm_without_spread_has_no_interval(units: Any) -> None:
         result = analyse(Counts("e", arms))
         assert result.arm("new").against_control is None
         json.loads(result.to_json())
-        Console(width=200, quiet=True).print(result)
+        Console(width=200, quiet=True).print(analysis_tables(result))
     ctr = analyse(Counts("e", {"a": counts_of(units)})).arm("a").ctr
     assert (ctr is None) if not units else (ctr is not None and ctr.interval is None)
 
@@ -179,6 +180,17 @@ def test_what_a_user_can_mend() -> None:
         analyse(Counts("e", {"x": usual}), expected_lift=0)
     with pytest.raises(UsageError, match="'b' does not"):
         parse_weights("a=1,b")
+
+
+def test_the_tables_show_names_as_they_are() -> None:
+    arm = counts_of([(3, 1), (4, 2), (2, 0)], (PositionCounts(9, 3),))
+    console = Console(width=100)
+    with console.capture() as captured:
+        console.print(analysis_tables(analyse(Counts("e", {"[red]": arm, "base": arm}))))
+    lines = [line.split() for line in captured.get().splitlines()]
+    assert [line[0] for line in lines if line[1:4] == ["3", "9", "0"]] == ["base", "[red]"]
+    assert ["position", "base", "[red]"] in lines
+    assert sum(line[1:3] == ["+0.000", "+0.0%"] for line in lines) == 1
 
 
 # From a real log

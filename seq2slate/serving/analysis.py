@@ -29,14 +29,10 @@ some units see many slates.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import exp, isfinite, log, sqrt
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
 from scipy.special import chdtrc, ndtr, ndtri
 
 from seq2slate.errors import UsageError
@@ -148,11 +144,6 @@ class Analysis:
         values = asdict(self) | {"level": LEVEL}
         values["sample_ratio"]["mismatch"] = self.sample_ratio.mismatch
         return json.dumps(values, indent=2, allow_nan=False)
-
-    def __rich__(self) -> Group:
-        notes = Text("\n".join(_notes(self)), style="dim")
-        warning = [Text(_warning(self.sample_ratio), style="bold red")] if self.sample_ratio.mismatch else []
-        return Group(*warning, _arm_table(self.arms), "", _position_table(self.arms), "", notes)
 
 
 def analyse(
@@ -353,68 +344,3 @@ def _chi_square_p(units: Mapping[str, int], expected: Mapping[str, float]) -> fl
         return None
     distance = sum((units.get(name, 0) - number) ** 2 / number for name, number in possible.items())
     return float(chdtrc(len(possible) - 1, distance))
-
-
-# For people
-
-
-def _table(*headers: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for number, header in enumerate(headers):
-        table.add_column(header, justify="left" if number == 0 else "right", overflow="fold")
-    return table
-
-
-def _arm_table(arms: Sequence[ArmResult]) -> Table:
-    table = _table("arm", "units", "slates", "fallbacks", "CTR", "to control", "one look", "any look", "p, any look")
-    for arm in arms:
-        numbers = [f"{number:,}" for number in (arm.units, arm.impressions, arm.fallbacks)]
-        difference = arm.against_control
-        if difference is None:
-            compared = ["-"] * 4
-        else:
-            lift = "" if difference.lift is None else f" ({difference.lift:+.1%})"
-            intervals = (_interval_cell(interval, "+") for interval in (difference.fixed, difference.any_time))
-            compared = [f"{100 * difference.value:+.3f}{lift}", *intervals, f"{difference.any_time_p:.3g}"]
-        table.add_row(Text(arm.arm), *numbers, _rate_cell(arm.ctr), *compared)
-    return table
-
-
-def _position_table(arms: Sequence[ArmResult]) -> Table:
-    table = _table("position", *(arm.arm for arm in arms))
-    for number in range(max(len(arm.positions) for arm in arms)):
-        slots = [arm.positions[number] if number < len(arm.positions) else None for arm in arms]
-        table.add_row(str(number + 1), *(_rate_cell(None if slot is None else slot.ctr) for slot in slots))
-    return table
-
-
-def _rate_cell(rate: Rate | None) -> str:
-    if rate is None:
-        return "-"
-    interval = "" if rate.interval is None else f" {_interval_cell(rate.interval)}"
-    return f"{100 * rate.value:.3f}{interval}"
-
-
-def _interval_cell(interval: Interval, sign: str = "") -> str:
-    return f"{100 * interval.low:{sign}.3f} … {100 * interval.high:{sign}.3f}"
-
-
-def _warning(ratio: SampleRatio) -> str:
-    shares = ", ".join(f"{arm} {number:,.0f}" for arm, number in ratio.expected.items())
-    return (
-        f"The arms did not get the units that their weights promise ({shares}; p = {ratio.p_value:.1g}): find out why "
-        "before reading on.\n"
-    )
-
-
-def _notes(analysis: Analysis) -> Iterator[str]:
-    yield f"experiment {analysis.experiment}, control {analysis.control}; clicks in 100 slates; {LEVEL:.0%} intervals, "
-    yield "clustered by unit; per position they treat slates as independent"
-    yield "one look: for a test that ends at a number of units planned beforehand, looked at once"
-    yield (
-        "any look: for all looks together, so that one may stop at any time; tuned for a lift of "
-        f"{analysis.expected_lift:.1%}"
-    )
-    p_value = analysis.sample_ratio.p_value
-    if p_value is not None:
-        yield f"units against weights: p = {p_value:.3g}"
