@@ -5,6 +5,7 @@ import re
 import resource
 import signal
 import socket
+import sqlite3
 import sys
 import threading
 import time
@@ -376,6 +377,23 @@ def test_sighup_reloads_too(main: Main) -> None:
     _wait_until(lambda: main.rerank(body)["items"] == new)
 
 
+def test_a_reload_reads_the_experiment_too(main: Main) -> None:
+    unit, file = main.unit("treated"), main.folder / "experiment.toml"
+    file.write_text(ARMS.replace('name = "control"', 'name = "renamed"').replace("autumn", "winter"))
+    try:
+        assert main.post("/v1/admin/reload", None).json()["experiment"] == "winter"
+        arm = read_experiment(file).assign(unit).name
+        answer = main.rerank(request(unit))
+        assert (answer["arm"], main.logged(answer["slate_id"]).impression.experiment) == (arm, "winter")
+        file.write_text("name = 1")
+        response = main.post("/v1/admin/reload", None)
+        assert (response.status_code, "experiment.toml" in response.json()["error"]) == (409, True)
+        assert main.rerank(request(unit))["arm"] == arm
+    finally:
+        file.write_text(ARMS)
+        assert main.post("/v1/admin/reload", None).status_code == 200
+
+
 def test_a_broken_model_does_not_take_the_place_of_a_good_one(main: Main) -> None:
     body = request(main.unit("treated"))
     before = main.rerank(body)["items"]
@@ -535,30 +553,56 @@ def test_a_full_disk_refuses_cleanly_and_recovers(strict: Strict) -> None:
     assert list(found[slate["slate_id"]].clicks) == [0]
 
 
-def test_a_stop_drains_and_commits(tmp_path: Path) -> None:
-    """A request that has begun is answered after SIGTERM, and the log is closed whole; before that it was full once."""
+def test_a_log_that_is_full_or_hangs_and_a_stop_that_drains(tmp_path: Path) -> None:
+    """One after the other with one service, which is told to serve on without a log."""
     save_model(tmp_path / "model", seed=1)
-    with Service(tmp_path / "model", "--log", tmp_path / "log.db") as service:
+    with Service(tmp_path / "model", "--log", tmp_path / "log.db", "--log-deadline-ms", 1500) as service:
         body = {"unit": "u", "item_ids": ["a"], "features": [[0.0] * N_FEATURES]}
-        content = json.dumps(body).encode()
-        address = httpx.URL(service.url)
+        unlogged = {"slate_id": None, "arm": "model", "items": ["a"], "fallback": True, "reason": "log"}
+
+        def ask() -> Any:
+            return service.client.post("/v1/rerank", json=body).json()
+
+        assert service.url
         resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
-        unlogged = [service.client.post("/v1/rerank", json=body).json() for _ in range(20)][-1]
-        assert unlogged == {"slate_id": None, "arm": "model", "items": ["a"], "fallback": True, "reason": "log"}
+        _wait_until(lambda: ask() == unlogged)
         resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
-        _wait_until(lambda: service.client.post("/v1/rerank", json=body).json()["slate_id"] is not None)
-        head = "POST /v1/rerank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
-        with socket.create_connection((address.host, address.port)) as slow:
-            slow.sendall(f"{head}{len(content)}\r\n\r\n".encode() + content[:10])
-            time.sleep(0.1)
-            service.process.send_signal(signal.SIGTERM)
-            time.sleep(0.2)
-            slow.sendall(content[10:])
-            answer = json.loads(slow.recv(10_000).partition(b"\r\n\r\n")[2])
+        _wait_until(lambda: ask()["slate_id"] is not None)
+        _check_hanging(ask, unlogged, tmp_path / "log.db")
+        _wait_until(lambda: ask()["slate_id"] is not None)
+        answer = _answer_during_stop(service, body)
         assert service.process.wait(timeout=30) == 0
     assert sorted(path.name for path in tmp_path.glob("log.db*")) == ["log.db"], "the write-ahead log is folded in"
     with open_store(tmp_path / "log.db", create=False) as store:
         assert store.get(answer["slate_id"]) is not None
+
+
+def _check_hanging(ask: Callable[[], Any], unlogged: Any, log: Path) -> None:
+    """Somebody else holds the write lock: the first request waits for as long as it may, the others not at all."""
+    other = sqlite3.connect(log, isolation_level=None)
+    try:
+        other.execute("BEGIN IMMEDIATE")
+        started = time.monotonic()
+        assert ask() == unlogged
+        waited, started = time.monotonic() - started, time.monotonic()
+        assert waited >= 1.4
+        assert ask() == unlogged
+        assert time.monotonic() - started < 1
+    finally:
+        other.close()
+
+
+def _answer_during_stop(service: Service, body: Any) -> Any:
+    """Send SIGTERM in the middle of a request, and return what it is answered."""
+    content, address = json.dumps(body).encode(), httpx.URL(service.url)
+    head = "POST /v1/rerank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+    with socket.create_connection((address.host, address.port)) as slow:
+        slow.sendall(f"{head}{len(content)}\r\n\r\n".encode() + content[:10])
+        time.sleep(0.1)
+        service.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        slow.sendall(content[10:])
+        return json.loads(slow.recv(10_000).partition(b"\r\n\r\n")[2])
 
 
 @pytest.mark.parametrize(

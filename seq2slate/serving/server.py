@@ -7,11 +7,13 @@ the experiment anew. A service that other machines can reach does not start with
 from __future__ import annotations
 
 import asyncio
+import gc
 import ipaddress
 import logging
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -54,7 +56,7 @@ class Settings:
 
 def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     """Serve until a signal comes; `announce` gets the address when requests are taken."""
-    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.WARNING)
+    _start_logging()
     torch.set_num_threads(1)  # requests share the cores, not the parts of one request
     sys.setswitchinterval(_SECONDS_OF_A_TURN)
     keys = _keys(settings)
@@ -67,9 +69,34 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
         reranker = Reranker(load, store, monitor, settings.patience, threads=settings.threads)
         try:
             app = create_app(reranker, monitor, keys=keys, limits=settings.limits)
+            gc.collect()
+            gc.freeze()  # or some early request waits until all that was imported has been looked through
             _run(app, reranker, listener, lambda: announce(_address(listener)))
         finally:
             reranker.close()
+
+
+def _start_logging() -> None:
+    handler = logging.StreamHandler()
+    handler.addFilter(_OncePerSecond().is_due)
+    logging.basicConfig(
+        format="%(asctime)s %(name)s: %(message)s", level=logging.WARNING, handlers=[handler], force=True
+    )
+
+
+class _OncePerSecond:
+    """Lets a line of code speak once a second: a failure that meets every request must not fill a disk."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, int], float] = {}
+
+    def is_due(self, record: logging.LogRecord) -> bool:
+        """Say whether to write a record; the metrics count all of them."""
+        place, now = (record.pathname, record.lineno), time.monotonic()
+        is_due = now - self._last.get(place, -1.0) >= 1
+        if is_due:
+            self._last[place] = now
+        return is_due
 
 
 def _keys(settings: Settings) -> KeyRing | None:
