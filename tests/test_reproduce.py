@@ -29,7 +29,7 @@ from seq2slate.reproduce.data import cross_validation, load_fold, lowest_relevan
 from seq2slate.reproduce.pictures import list_to_draw
 from seq2slate.reproduce.results import CellResult, Results
 from seq2slate.reproduce.settings import FULL, QUICK, Settings
-from seq2slate.reproduce.tables import overlaps
+from seq2slate.reproduce.tables import undecided
 from seq2slate.reproduce.work import do_cell
 from seq2slate.reproduce.workers import Failure, do_cells
 from tests.test_cli import seq2slate
@@ -146,7 +146,7 @@ def test_run_json_says_how_it_was_made(everything: Path) -> None:
         assert words in said
     text = (everything / "tables.txt").read_text()
     assert "paper 0.59/0.75" in text
-    assert "40 lists are too few to tell them apart" in " ".join(text.split())
+    assert "40 lists are too few to tell seq2slate from" in " ".join(text.split())
 
 
 def test_what_is_there_is_not_done_again(everything: Path) -> None:
@@ -303,13 +303,28 @@ def test_a_rule_picks_the_list_of_figure_2() -> None:
     assert drawn([5, 6, 1], [0, 2, 1]) == 1  # the most clicks
 
 
-def test_overlapping_intervals_are_told() -> None:
-    rows = [
-        {"ranker": name, "metric": "MAP", "mean": mean, "low": mean - 0.1, "high": mean + 0.1}
-        for name, mean in (("seq2slate", 0.5), ("A", 0.45), ("B", 0.2), ("ceiling", 0.55))
-    ]
-    (said,) = overlaps(Comparison(rows), "MAP", 45)
-    assert said == "By MAP, the intervals of seq2slate and A overlap: 45 lists are too few to tell them apart."
+def test_a_difference_that_is_unclear_list_by_list_is_told() -> None:
+    lists, rng = np.linspace(0, 1, 45), np.random.default_rng(0)
+    racer = np.stack([lists, lists + 0.001])
+    values = {
+        "seq2slate": racer,
+        "always a little worse": racer[:1] - 0.05,  # its interval overlaps, but on every list it is behind
+        "now better, now worse": racer + rng.normal(0, 0.1, 45),
+        "never measured": np.full((1, 45), np.nan),
+    }
+    (said,) = undecided(values, "MAP")
+    assert said == (
+        "By MAP, 45 lists are too few to tell seq2slate from now better, now worse and never measured: the 95% "
+        "interval of their difference, list by list, includes 0."
+    )
+    assert list(undecided({"A": racer}, "MAP")) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 half", b"text"])
+def test_a_broken_cell_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "cell.npz").write_bytes(content)
+    with pytest.raises(DataError, match=r"cell\.npz: not the result of a cell"):
+        CellResult.load(tmp_path / "cell.npz")
 
 
 # Processes
@@ -404,7 +419,7 @@ def test_real_lists_go_through(tmp_path: Path, name: str) -> None:
     assert failures == {}
     n_lists = len(read(DATA / name))
     assert f"each of {n_lists:,} lists is reported on once" in printed
-    assert f"{n_lists:,} lists are too few to tell them apart" in " ".join(printed.split())
+    assert f"{n_lists:,} lists are too few to tell seq2slate from" in " ".join(printed.split())
     rankers = {row["ranker"] for row in rows_of(tmp_path / "run", "table1")}
     assert rankers == {name for name in TABLES["table1"].rows if not name.startswith("ceiling")}
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -58,13 +60,13 @@ class CellResult:
     def load(cls, path: Path) -> CellResult:
         """Read what `save` wrote."""
         try:
-            with np.load(path) as stored:
+            with path.open("rb") as file, np.load(file) as stored:
                 arrays = dict(stored)
-        except (OSError, ValueError) as error:
+            values = {name.removeprefix("value "): array for name, array in arrays.items() if name.startswith("value ")}
+            head = json.loads(str(arrays["head"]))
+            return cls(arrays["list_ids"].tolist(), values, arrays["shown"], arrays["changes"], **head)
+        except (OSError, ValueError, TypeError, KeyError, EOFError, BadZipFile, zlib.error) as error:
             raise DataError(f"{path}: not the result of a cell ({error}); remove it, and it is made again") from error
-        values = {name.removeprefix("value "): array for name, array in arrays.items() if name.startswith("value ")}
-        head = json.loads(str(arrays["head"]))
-        return cls(arrays["list_ids"].tolist(), values, arrays["shown"], arrays["changes"], **head)
 
 
 @dataclass(frozen=True, eq=False)

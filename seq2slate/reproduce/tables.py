@@ -15,6 +15,7 @@ from seq2slate.evaluation.evaluate import SHOWN_CUTS
 from seq2slate.evaluation.paper import TITLES, paper_values
 from seq2slate.evaluation.report import headline
 from seq2slate.evaluation.statistics import mean_over_lists, two_way_interval
+from seq2slate.metrics import Values
 from seq2slate.reproduce.cells import TABLES
 from seq2slate.reproduce.results import Results
 
@@ -62,40 +63,48 @@ def text_table(name: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def notes(name: str, rows: Sequence[Mapping[str, Any]], n_lists: int) -> Iterator[str]:
-    """Say how to read a table, who is first, and which intervals are too wide to tell rankers apart."""
+def notes(name: str, rows: Sequence[Mapping[str, Any]], results: Results) -> Iterator[str]:
+    """Say how to read a table, who is first, and whom the lists are too few to tell from seq2slate."""
     comparison = Comparison(rows)
     if not comparison.rankers:
         yield "no row is complete"
         return
     n_seeds = max(len(row["seeds"]) for row in rows)
+    user = TABLES[name].user
+    n_lists = results.n_lists(user, comparison.rankers[0])
     yield (
         f"{n_lists:,} lists, {n_seeds} seed{'s' if n_seeds > 1 else ''}; mean ± half the width of its 95% interval "
-        "over lists and seeds; gain over the base order"
+        f"over lists{' and seeds' if n_seeds > 1 else ''}; gain over the base order"
         + (", and how much of the way to the ceiling that is" if comparison.ceiling(comparison.main_metric) else "")
         + "; paper: Web30k/Yahoo, whose data these are not unless given with --data"
     )
     for metric in (comparison.main_metric, _SHOWN[-1]):
         if comparison.contenders(metric):
             yield headline(comparison, metric)
-    yield from overlaps(comparison, comparison.main_metric, n_lists)
+    metric = comparison.main_metric
+    values = {ranker: results.values(user, ranker, metric) for ranker in comparison.rankers if not is_ceiling(ranker)}
+    yield from undecided(values, metric)
 
 
-def overlaps(comparison: Comparison, metric: str, n_lists: int) -> Iterator[str]:
-    """Say which rankers the lists are too few to tell from seq2slate."""
-    racer = comparison.value(_RACER, metric)
-    if racer is None:
+def undecided(values: Mapping[str, Values], metric: str) -> Iterator[str]:
+    """Say which rankers the lists are too few to tell from seq2slate, by the values (seeds, lists) of each.
+
+    All rankers see the same lists, so it is their differences that count: two intervals may overlap, mostly because
+    lists differ, and the difference still be certain.
+    """
+    if _RACER not in values:
         return
-    values = [comparison.value(ranker, metric) for ranker in comparison.rankers]
-    close = [
-        value.ranker
-        for value in values
-        if value is not None and value is not racer and not is_ceiling(value.ranker) and value.overlaps(racer)
-    ]
+    racer = values[_RACER]
+    close = []
+    for ranker, others in values.items():
+        n_seeds = min(len(racer), len(others)) if len(others) > 1 else None  # one seed goes with all
+        low, high = two_way_interval(racer[:n_seeds] - others[:n_seeds])
+        if ranker != _RACER and not (low > 0 or high < 0):
+            close.append(ranker)
     if close:
         yield (
-            f"By {metric}, the intervals of {_RACER} and {_listed(close)} overlap: {n_lists:,} lists are too few to "
-            "tell them apart."
+            f"By {metric}, {racer.shape[-1]:,} lists are too few to tell {_RACER} from {_listed(close)}: the 95% "
+            "interval of their difference, list by list, includes 0."
         )
 
 

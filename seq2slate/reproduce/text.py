@@ -13,7 +13,7 @@ from rich.text import Text
 
 from seq2slate.atomic import atomic_path
 from seq2slate.evaluation.run_folder import Rows
-from seq2slate.reproduce.cells import TABLES, Cell
+from seq2slate.reproduce.cells import Cell
 from seq2slate.reproduce.results import Results
 from seq2slate.reproduce.tables import notes, text_table
 from seq2slate.reproduce.workers import Failure
@@ -35,11 +35,9 @@ def say(
     for note in run["notes"]:
         yield Text(note)
     for name, rows in written.tables.items():
-        user, recipes, _ = TABLES[name]
-        n_lists = results.n_lists(user, recipes[0])
         yield Text()
         yield text_table(name, rows)
-        for note in notes(name, rows, n_lists):
+        for note in notes(name, rows, results):
             yield Text(note)
     if written.timing:
         yield Text()
@@ -71,7 +69,8 @@ def _plain_table(title: str, *headers: str) -> Table:
 
 
 def _timing(rows: Rows) -> Table:
-    table = _plain_table("Time, one thread", "what", "by", "seconds", "ratio", "in the paper")
+    title = "Time: the decoders with one thread; training to the best epoch as its cells had it"
+    table = _plain_table(title, "what", "by", "seconds", "ratio", "in the paper")
     for row in rows:
         ratios = ["" if row[name] is None else f"{row[name]:.1f}×" for name in ("ratio", "paper")]
         table.add_row(row["what"], row.get("decoder") or row.get("ranker"), f"{row['seconds']:.3g}", *ratios)
