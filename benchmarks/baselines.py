@@ -7,8 +7,10 @@ of the validation lists is computed every epoch all the same). Run with `python 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 import lightgbm
 import numpy as np
@@ -16,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2slate.baselines.neural import ListNet, RankNet
-from seq2slate.baselines.trees import LambdaMart, Mart
+from seq2slate.baselines.trees import LambdaMart, Mart, RandomForest
 from seq2slate.data.clicks import label_log, make_user
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.synthetic import generate
@@ -24,6 +26,10 @@ from seq2slate.data.synthetic import generate
 REPEATS = 3
 TREES, EPOCHS = 100, 3
 N_ITEMS = 25
+FOREST = {
+    "boosting": "rf", "num_leaves": 100, "min_data_in_leaf": 20, "feature_fraction": 1.0,
+    "bagging_fraction": 0.632, "bagging_freq": 1, "feature_fraction_bynode": 0.3,
+}  # fmt: skip
 BAR = 1.1
 """The longest that a ranker may take, with 1 for the library."""
 
@@ -38,6 +44,10 @@ def run(n_lists: int = 4000) -> list[dict[str, float | str]]:
             lambda: _lightgbm(train, valid, "lambdarank"),
         ),
         "MART": (lambda: Mart.fit(train, valid, trees=TREES), lambda: _lightgbm(train, valid, "regression")),
+        "Random Forests": (
+            lambda: RandomForest.fit(train, valid, trees=TREES),
+            lambda: _lightgbm(train, valid, "regression", patience=TREES, **FOREST),
+        ),
         "RankNet": (lambda: RankNet.fit(train, valid, epochs=EPOCHS), lambda: _loop(train, valid, _ranknet_loss)),
         "ListNet": (lambda: ListNet.fit(train, valid, epochs=EPOCHS), lambda: _loop(train, valid, _listnet_loss)),
     }
@@ -64,7 +74,9 @@ def _lists(size: int, seed: int) -> ItemLists:
     return label_log(make_user("cascade"), cut, seed=seed)
 
 
-def _lightgbm(train: ItemLists, valid: ItemLists, objective: str) -> lightgbm.Booster:
+def _lightgbm(
+    train: ItemLists, valid: ItemLists, objective: str, *, patience: int = 50, **others: Any
+) -> lightgbm.Booster:
     grow, check = (
         lightgbm.Dataset(np.column_stack([x.features, x.positions.astype(np.float32)]), x.labels, group=x.lengths)
         for x in (train, valid)
@@ -73,9 +85,10 @@ def _lightgbm(train: ItemLists, valid: ItemLists, objective: str) -> lightgbm.Bo
     parameters = {
         "objective": objective, "num_leaves": 15, "learning_rate": 0.05, "min_data_in_leaf": 50,
         "feature_fraction": 0.5, "metric": "ndcg", "eval_at": [10], "label_gain": list(range(31)),
-        "deterministic": True, "force_row_wise": True, "verbosity": -1, "num_threads": 1,
-    }  # fmt: skip
-    stop = lightgbm.early_stopping(50, verbose=False)
+        "deterministic": True, "force_row_wise": True, "verbosity": -1,
+        "num_threads": int(os.environ.get("OMP_NUM_THREADS") or 0),  # as many as ours take
+    } | others  # fmt: skip
+    stop = lightgbm.early_stopping(patience, verbose=False)
     return lightgbm.train(parameters, grow, num_boost_round=TREES, valid_sets=[check], callbacks=[stop])
 
 
