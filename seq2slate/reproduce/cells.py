@@ -6,10 +6,11 @@ seq2slate of table 1 is that of table 2, too.
 The variants of tables 2 and 4 differ from seq2slate, which is the preset `default` with cross-entropy and the sampling
 policy, in one thing each. The exceptions:
 
-- REINFORCE is not regularised, as in the paper, and may take more epochs.
+- REINFORCE is not regularised, as in the paper, goes without the likelihood of the clicks, and may take more epochs.
 - The one-step decoder has no slate to sample in training, so that the policies are the same for it.
-- Shuffled data have ten copies of each list in as many steps as the others take, at least one pass, and no prior on
-  the base position, which says nothing there.
+- Shuffled data have ten copies of each list, in as many steps as the others take or one pass where that is more, and
+  no prior on the base position, which says nothing there. The likelihood of the clicks stays, though it takes the
+  random order for the one that the user scanned.
 """
 
 from __future__ import annotations
