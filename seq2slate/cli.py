@@ -389,7 +389,7 @@ def reproduce(
             help="Graded lists: a file, a glob, or a folder with train, valid and test; generated if not given."
         ),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter lists, and one seed.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer lists, fewer epochs, and one seed.")] = False,
     seeds: Annotated[int | None, typer.Option(min=1, help="How often everything random is trained.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes at a time; as many as cores if not given.")] = None,
 ) -> None:
