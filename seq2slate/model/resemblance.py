@@ -34,6 +34,8 @@ STRETCH = 30.0
 """What is learned here is stored divided by this: Adam moves all numbers alike, and these have farther to go."""
 _START = {"offset": -0.5, "threshold": 1.0, "sharpness": 5.0, "effect_above": 0.0, "effect_placed": 0.0}
 _BEND = 0.3
+STRONGEST = 12.0
+"""An item that is placed divides the odds of another by e to this at most: float32 knows nothing closer to never."""
 LEAST = 1e-6
 """No probability is nearer to 0 or 1 than this where its logarithm is taken."""
 
@@ -100,7 +102,7 @@ class Resemblance(nn.Module):
         """Return what the scores start with (B, N), and what a placed item (first index) adds to another (B, N, N)."""
         expected = clicks.expected_clicks()
         share = expected[:, :, None] * clicks.similar
-        added = torch.log1p(torch.expm1(self._number("effect_placed")) * share)
+        added = torch.log1p(torch.expm1(self._number("effect_placed").clamp(min=-STRONGEST)) * share)
         return expected.clamp(min=LEAST).log().where(mask, 0.0), added
 
     def _number(self, name: str) -> Tensor:

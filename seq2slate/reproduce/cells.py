@@ -72,6 +72,7 @@ RECIPES: Mapping[str, Recipe] = {
     "REINFORCE": Network(Choices("default", policy="reinforce").resolve(), longer=True),
     "one-step decoder": Network(_variant(_DEFAULT, network={"decoder": "one-step"})),
     "shuffled data": Network(_variant(_DEFAULT, network={"base_prior": False}), shuffled=True),
+    "without resemblance": Network(_variant(_DEFAULT, network={"resemblance": False}, click_term=0.0)),
     "DLCM": Network(PRESETS["dlcm"]),
     "PRM": Network(PRESETS["prm"]),
     "SetRank": Network(PRESETS["setrank"]),
@@ -98,8 +99,8 @@ _BEYOND = ("base order", "MMR", "greedy DPP", "DLCM", "PRM", "SetRank", "seq2sla
 _CEILINGS = ("ceiling on logged labels", "ceiling when re-shown")
 _RANKERS = ("seq2slate", *_OF_THE_PAPER, *_BEYOND, *_CEILINGS)
 _VARIANTS = (
-    "seq2slate", "greedy policy", "smooth-hinge", "REINFORCE", "one-step decoder", "shuffled data", "base order",
-    *_CEILINGS,
+    "seq2slate", "greedy policy", "smooth-hinge", "REINFORCE", "one-step decoder", "shuffled data",
+    "without resemblance", "base order", *_CEILINGS,
 )  # fmt: skip
 _THREE = ("MAP", "NDCG@5", "NDCG@10")
 _SHOWN = ("re-shown clicks@5", "re-shown clicks@10")

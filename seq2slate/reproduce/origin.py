@@ -84,6 +84,10 @@ def _notes(facts: Sequence[Mapping[str, Any]], written: Said) -> Iterator[str]:
         f"Items are relevant from grade {facts[0]['relevant from']:g} on. Similar-clicks have an eta of 0.3, the "
         "paper's for Web30k, whatever the data (the paper has 0.1 for Yahoo)."
     )
+    yield (
+        "seq2slate is the preset `default`: the paper's network with a prior on the base position and a learned "
+        "resemblance of items, whose threshold starts at the median distance of a list, as these users have it."
+    )
     for name, rows in written.tables.items():
         yield from _ceiling_note(name, Comparison(rows))
     yield RULE

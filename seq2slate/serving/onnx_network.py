@@ -26,7 +26,7 @@ from seq2slate.data.features import NumberColumns
 from seq2slate.model.attention import LAST_POSITION, AttentionBlock, AttentionEncoder
 from seq2slate.model.kernels import NEARLY_ONE
 from seq2slate.model.recurrent import GruLayer, LstmLayer, RecurrentLayer
-from seq2slate.model.resemblance import LEAST, STRETCH, Resemblance
+from seq2slate.model.resemblance import LEAST, STRETCH, STRONGEST, Resemblance
 from seq2slate.model.seq2slate import Seq2Slate
 from seq2slate.serving.graph import BOOL, FLOAT, INTEGER, INTEGER_32, Graph, Value
 from seq2slate.serving.onnx_ranker import ITEM_CODES, LIST_CODES
@@ -166,7 +166,7 @@ class _NetworkGraph:
         if prior is not None:
             appeal = appeal + prior
         clicks = self._clicks(_sigmoid(appeal), _sigmoid(appeal + number["effect_above"]), similar)
-        added = _log1p(similar * clicks.unsqueeze(2) * math.expm1(number["effect_placed"]))
+        added = _log1p(similar * clicks.unsqueeze(2) * math.expm1(max(number["effect_placed"], -STRONGEST)))
         return clicks.op("Max", LEAST).op("Log"), added
 
     def _similar(self, items: Value, resemblance: Resemblance) -> Value:

@@ -29,7 +29,7 @@ from seq2slate.model.inputs import InputLists
 from seq2slate.model.kernels import ListPlacer, LstmNetwork, fused_kernels_for, kernels_for
 from seq2slate.model.network import SlateNetwork
 from seq2slate.model.recurrent import LstmLayer
-from seq2slate.model.resemblance import LEAST, STRETCH, Resemblance
+from seq2slate.model.resemblance import LEAST, STRETCH, STRONGEST, Resemblance
 from seq2slate.model.saving import load_saved
 from seq2slate.model.seq2slate import KIND, Seq2Slate
 
@@ -151,7 +151,7 @@ class _ListResemblance:
         if prior is not None:
             appeal += prior
         expected = _expected_clicks(appeal, numbers["effect_above"], similar)
-        added = np.log1p(np.expm1(numbers["effect_placed"]) * (expected[:, None] * similar))
+        added = np.log1p(np.expm1(max(numbers["effect_placed"], -STRONGEST)) * (expected[:, None] * similar))
         return np.log(np.maximum(expected, np.float32(LEAST))), added
 
     def _distances(self, items: FloatArray) -> FloatArray:
