@@ -151,7 +151,9 @@ class _ListResemblance:
         if prior is not None:
             appeal += prior
         expected = _expected_clicks(appeal, numbers["effect_above"], similar)
-        added = np.log1p(np.expm1(max(numbers["effect_placed"], -STRONGEST)) * (expected[:, None] * similar))
+        added = np.log1p(
+            np.expm1(np.maximum(numbers["effect_placed"], np.float32(-STRONGEST))) * (expected[:, None] * similar)
+        )
         return np.log(np.maximum(expected, np.float32(LEAST))), added
 
     def _distances(self, items: FloatArray) -> FloatArray:
