@@ -18,7 +18,7 @@ from seq2slate.reproduce.results import Results
 from seq2slate.reproduce.tables import notes, text_table
 from seq2slate.reproduce.workers import Failure
 
-_WIDTH = 140
+_WIDTH = 180
 
 
 class Said(NamedTuple):
