@@ -595,14 +595,18 @@ def _check_hanging(ask: Callable[[], Any], unlogged: Any, log: Path) -> None:
 def _answer_during_stop(service: Service, body: Any) -> Any:
     """Send SIGTERM in the middle of a request, and return what it is answered."""
     content, address = json.dumps(body).encode(), httpx.URL(service.url)
-    head = "POST /v1/rerank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+    head = (
+        "POST /v1/rerank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        f"Expect: 100-continue\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
     with socket.create_connection((address.host, address.port)) as slow:
-        slow.sendall(f"{head}{len(content)}\r\n\r\n".encode() + content[:10])
-        time.sleep(0.1)
+        slow.sendall(head.encode())
+        assert slow.recv(1000).startswith(b"HTTP/1.1 100"), "the service waits for the body"
         service.process.send_signal(signal.SIGTERM)
         time.sleep(0.2)
-        slow.sendall(content[10:])
-        return json.loads(slow.recv(10_000).partition(b"\r\n\r\n")[2])
+        slow.sendall(content)
+        answer = b"".join(iter(lambda: slow.recv(10_000), b""))
+        return json.loads(answer.partition(b"\r\n\r\n")[2])
 
 
 @pytest.mark.parametrize(
