@@ -597,6 +597,14 @@ def replaced(one: Impression, **change: Any) -> Impression:
     return Impression(**{field.name: getattr(one, field.name) for field in fields(one)} | change)
 
 
+def test_an_export_leaves_out_slates_without_usable_features(store: Store, tmp_path: Path) -> None:
+    store.add_impression(impression(1, at=0.0)).result()
+    bad = replaced(impression(2, at=1.0, n_features=0, context={"hour": 3}), fallback="bad-features")
+    store.add_impression(bad).result()
+    store.add_impression(replaced(impression(3, at=2.0), fallback="deadline")).result()
+    assert export(store, tmp_path / "x.parquet") == 2
+
+
 def test_an_export_refuses_what_does_not_fit_into_one_table(store: Store, tmp_path: Path) -> None:
     store.add_impression(impression(1, at=0.0)).result()
     store.add_impression(impression(2, at=86400.0, n_features=7)).result()

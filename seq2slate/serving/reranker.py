@@ -27,6 +27,7 @@ from seq2slate.data.lists import FloatArray
 from seq2slate.errors import DataError, Seq2SlateError
 from seq2slate.serving.deployment import Deployment, ServedModel
 from seq2slate.serving.experiment import Arm
+from seq2slate.serving.log.impression import BAD_FEATURES
 from seq2slate.serving.log.store import ClickOutcome, Impression, Store, StoreError
 from seq2slate.serving.messages import Candidates, ClickRequest, RerankAnswer, RerankRequest
 from seq2slate.serving.monitoring import Monitor
@@ -34,8 +35,8 @@ from seq2slate.serving.monitoring import Monitor
 logger = logging.getLogger("seq2slate.serving")
 Outcome = TypeVar("Outcome")
 OnLogFailure = Literal["serve", "refuse"]
-BAD_FEATURES, DEADLINE, MODEL_ERROR, LOG = "bad-features", "deadline", "model-error", "log"
-"""The reasons for a fallback."""
+DEADLINE, MODEL_ERROR, LOG = "deadline", "model-error", "log"
+"""The reasons for a fallback, besides BAD_FEATURES."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,7 +26,7 @@ from seq2slate.atomic import atomic_path
 from seq2slate.data.lists import FloatArray, ItemLists, offsets_from_lengths
 from seq2slate.data.tables import to_table, with_metadata
 from seq2slate.errors import DataError, UsageError
-from seq2slate.serving.log.impression import ContextValue, Impression, LoggedImpression
+from seq2slate.serving.log.impression import BAD_FEATURES, ContextValue, Impression, LoggedImpression
 from seq2slate.serving.log.reading import Range
 from seq2slate.serving.log.store import Store
 
@@ -35,10 +36,10 @@ _NOT_SHOWN = -1
 def export(store: Store, path: str | os.PathLike[str], chosen: Range | None = None, *, batch: int = 1024) -> int:
     """Write the impressions of a range to a Parquet file, which appears whole or not at all; return their number.
 
-    No more than `batch` impressions are in memory. They must have the same columns: a log whose features changed is
-    exported in parts.
+    Slates without usable features are left out. No more than `batch` impressions are in memory. They must have the same
+    columns: a log whose features changed is exported in parts.
     """
-    chosen = chosen or Range()
+    chosen = replace(chosen or Range(), without_fallback=BAD_FEATURES)
     _check_columns(store, chosen)
     context = _context_kinds(store, chosen)
     tables = (_to_table(page, context) for page in store.pages(chosen, batch=batch))

@@ -33,6 +33,10 @@ class ClickOutcome(StrEnum):
     """The slate does not have the item, or had it only among the candidates."""
 
 
+BAD_FEATURES = "bad-features"
+"""The reason for the fallback of a slate whose items had no usable features: it is logged without any."""
+
+
 @dataclass(frozen=True, eq=False)
 class Impression:
     """A slate as it was shown, with all that is needed to learn from it; checked when it is made."""

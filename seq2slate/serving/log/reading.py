@@ -20,15 +20,21 @@ _SLATES_AT_ONCE = 1000  # a statement takes only so many values
 
 @dataclass(frozen=True)
 class Range:
-    """Which impressions are meant: from `since` on, before `until`, of one arm; None leaves it open."""
+    """Which impressions are meant: from `since` on, before `until`, of one arm, without a fallback; None leaves it open."""
 
     since: float | None = None
     until: float | None = None
     arm: str | None = None
+    without_fallback: str | None = None
 
     def where(self) -> tuple[str, list[Any]]:
         """Return the SQL condition and its values."""
-        conditions = {"at >= ?": self.since, "at < ?": self.until, "arm = ?": self.arm}
+        conditions = {
+            "at >= ?": self.since,
+            "at < ?": self.until,
+            "arm = ?": self.arm,
+            "COALESCE(fallback, '') <> ?": self.without_fallback,
+        }
         given = {text: value for text, value in conditions.items() if value is not None}
         return " AND ".join(["1 = 1", *given]), list(given.values())
 
