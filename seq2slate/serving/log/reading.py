@@ -20,7 +20,7 @@ _SLATES_AT_ONCE = 1000  # a statement takes only so many values
 
 @dataclass(frozen=True)
 class Range:
-    """Which impressions are meant: from `since` on, before `until`, of one arm, without a fallback; None leaves it open."""
+    """Which impressions are meant: from `since` on, before `until`, of one arm, without a fallback; None for any."""
 
     since: float | None = None
     until: float | None = None
