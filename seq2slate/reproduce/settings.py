@@ -54,7 +54,7 @@ class Settings:
 
 
 FULL = Settings()
-QUICK = Settings(train=2000, valid=400, test=1500, seeds=1, epochs=8, timed_lists=256)
+QUICK = Settings(train=1750, valid=400, test=2000, seeds=1, epochs=5, timed_lists=256)
 
 GENERATED_SEEDS = (10, 11, 12)
 """Of the generated lists to learn from, to choose with and to report on."""
