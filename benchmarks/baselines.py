@@ -85,7 +85,7 @@ def _lightgbm(
     parameters = {
         "objective": objective, "num_leaves": 15, "learning_rate": 0.05, "min_data_in_leaf": 50,
         "feature_fraction": 0.5, "metric": "ndcg", "eval_at": [10], "label_gain": list(range(31)),
-        "deterministic": True, "force_row_wise": True, "verbosity": -1,
+        "deterministic": True, "force_row_wise": True, "seed": 0, "verbosity": -1,
         "num_threads": int(os.environ.get("OMP_NUM_THREADS") or 0),  # as many as ours take
     } | others  # fmt: skip
     stop = lightgbm.early_stopping(patience, verbose=False)
