@@ -98,52 +98,42 @@ class _Trees:
         return cls(booster, saved.transform, saved.config.get("base_position", True))  # older folders do not say
 
 
-class LambdaMart(_Trees):
+class _Boosted(_Trees):
+    """Small trees, each of which mends what those before it got wrong; the objective says what that is."""
+
+    objective: ClassVar[str]
+
+    @classmethod
+    def fit(
+        cls,
+        train: ItemLists,
+        valid: ItemLists,
+        *,
+        trees: int = 500,
+        leaves: int = 15,
+        learning_rate: float = 0.05,
+        base_position: bool = True,
+        seed: int = 0,
+    ) -> Self:
+        """Grow at most so many trees; `base_position` says whether they look at the base position too."""
+        return cls._grow(
+            train, valid, trees=trees, base_position=base_position, seed=seed, objective=cls.objective,
+            num_leaves=leaves, learning_rate=learning_rate, min_data_in_leaf=50, feature_fraction=0.5,
+        )  # fmt: skip
+
+
+class LambdaMart(_Boosted):
     """LambdaMART (Burges 2010): each tree follows the gradient of NDCG over the pairs of a list."""
 
     kind = "lambdamart"
-
-    @classmethod
-    def fit(
-        cls,
-        train: ItemLists,
-        valid: ItemLists,
-        *,
-        trees: int = 500,
-        leaves: int = 15,
-        learning_rate: float = 0.05,
-        base_position: bool = True,
-        seed: int = 0,
-    ) -> Self:
-        """Grow at most so many trees; `base_position` says whether they look at the base position too."""
-        return cls._grow(
-            train, valid, trees=trees, base_position=base_position, seed=seed, objective="lambdarank",
-            num_leaves=leaves, learning_rate=learning_rate, min_data_in_leaf=50, feature_fraction=0.5,
-        )  # fmt: skip
+    objective = "lambdarank"
 
 
-class Mart(_Trees):
+class Mart(_Boosted):
     """MART (Friedman 2001): gradient-boosted regression of the labels, item by item, as RankLib has it."""
 
     kind = "mart"
-
-    @classmethod
-    def fit(
-        cls,
-        train: ItemLists,
-        valid: ItemLists,
-        *,
-        trees: int = 500,
-        leaves: int = 15,
-        learning_rate: float = 0.05,
-        base_position: bool = True,
-        seed: int = 0,
-    ) -> Self:
-        """Grow at most so many trees; `base_position` says whether they look at the base position too."""
-        return cls._grow(
-            train, valid, trees=trees, base_position=base_position, seed=seed, objective="regression",
-            num_leaves=leaves, learning_rate=learning_rate, min_data_in_leaf=50, feature_fraction=0.5,
-        )  # fmt: skip
+    objective = "regression"
 
 
 class RandomForest(_Trees):
