@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import selectors
 import subprocess
 import sys
 import tempfile
@@ -79,15 +80,23 @@ def served(preset: str) -> Iterator[str]:
         options = ["--log", f"{folder}/log.db", "--port", "0"]
         with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            yield process.stdout.readline().split()[-1]
-            process.terminate()
+            try:
+                yield process.stdout.readline().split()[-1]
+            finally:
+                process.terminate()
 
 
 def measure(url: str, rate: float, seconds: float) -> tuple[list[float], int]:
     """Return the milliseconds of every request, and how many were not answered with a logged slate of the model."""
     gc.collect()
     gc.freeze()
-    return asyncio.run(_measure(urlsplit(url).netloc, rate, seconds))
+    with asyncio.Runner(loop_factory=_precise_loop) as runner:
+        return runner.run(_measure(urlsplit(url).netloc, rate, seconds))
+
+
+def _precise_loop() -> asyncio.AbstractEventLoop:
+    """Return a loop that sends when a request is due: epoll, which is usual, rounds waits up to milliseconds."""
+    return asyncio.SelectorEventLoop(selectors.SelectSelector())
 
 
 async def _measure(address: str, rate: float, seconds: float) -> tuple[list[float], int]:

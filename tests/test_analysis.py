@@ -118,6 +118,43 @@ def test_positions_have_wilson_intervals(clicks: int, shown: int) -> None:
     assert result.clicks_per_item == 3 / shown
 
 
+def grouped(i: Any, c: Any) -> PositionCounts:
+    """A slot, from the slates and clicks of each group of units."""
+    return PositionCounts(*map(int, (i.sum(), c.sum(), len(i), (i * i).sum(), (c * c).sum(), (i * c).sum())))
+
+
+def test_intervals_of_positions_and_their_differences_hold_when_units_differ() -> None:
+    rng = np.random.default_rng(3)
+    covered, difference_covered, narrow = [], [], []
+    for _ in range(400):
+        slots = []
+        for _ in range(2):
+            slates = rng.integers(1, 30, size=(64, 5))  # 64 groups of five units, each with a rate of its own
+            clicks = rng.binomial(slates, rng.beta(2, 6, size=slates.shape))
+            slots.append(grouped(slates.sum(axis=1), clicks.sum(axis=1)))
+        a, b = (counts_of([(5, 1), (5, 2)], (slot,)) for slot in slots)
+        (control,), (treated,) = (arm.positions for arm in analyse(Counts("e", {"base": a, "new": b})).arms)
+        assert control.ctr is not None
+        assert control.ctr.interval is not None
+        assert treated.against_control is not None
+        covered.append(control.ctr.interval.low <= 0.25 <= control.ctr.interval.high)
+        between = treated.against_control.interval
+        difference_covered.append(between.low <= 0 <= between.high)
+        alone = stats.binomtest(control.clicks, control.impressions).proportion_ci(method="wilson")
+        narrow.append(alone.low <= 0.25 <= alone.high)
+    assert np.mean(covered) == pytest.approx(0.95, abs=0.03)
+    assert np.mean(difference_covered) == pytest.approx(0.95, abs=0.03)
+    assert np.mean(narrow) < 0.8  # to take the slates for independent
+
+
+def test_a_difference_of_positions_is_newcombes() -> None:
+    one, other = (counts_of([(5, 1), (5, 2)], (PositionCounts(*slot),)) for slot in ((70, 56), (80, 48)))
+    difference = analyse(Counts("e", {"new": one, "base": other})).arm("new").positions[0].against_control
+    assert difference is not None  # 56/70 − 48/80, the example of Newcombe (1998): 0.0524 to 0.3339
+    found = (difference.value, difference.interval.low, difference.interval.high)
+    assert found == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
+
+
 # Sample ratio
 
 

@@ -4,12 +4,14 @@ import asyncio
 import json
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, wait
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+from zlib import crc32
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -23,7 +25,7 @@ from seq2slate.serving.log import schema, writer, writing
 from seq2slate.serving.log.backend import BadRowError, ConflictError
 from seq2slate.serving.log.counts import ArmCounts, PositionCounts
 from seq2slate.serving.log.export import export, parse_time
-from seq2slate.serving.log.impression import to_row
+from seq2slate.serving.log.impression import LoggedImpression, to_row
 from seq2slate.serving.log.reading import Range
 from seq2slate.serving.log.sqlite import SqliteBackend
 from seq2slate.serving.log.store import ClickOutcome, Impression, Store, StoreBusyError, StoreError, open_store
@@ -116,8 +118,9 @@ def test_a_click_is_counted_once_and_only_on_what_was_shown(store: Store) -> Non
     logged = store.get("s-1")
     assert logged is not None
     assert logged.clicks == {2: 5.5, 0: 5.5}
+    slot = PositionCounts(1, 1, groups=1, impressions_squared=1, clicks_squared=1, impressions_times_clicks=1)
     assert store.counts("autumn").arms["treated"] == ArmCounts(
-        1, 1, 2, 1, 4, 2, 1, (PositionCounts(1, 1), PositionCounts(1, 1))
+        1, 1, 2, 1, 4, 2, 1, (slot, slot), {str(FULL.fallback): 1}
     )
 
 
@@ -221,10 +224,10 @@ def test_what_waits_is_committed_together_and_acknowledged_after(store: Store) -
     groups: list[int] = []
     hold = threading.Event()
 
-    def spy(connection: Any, entries: Any) -> Any:
+    def spy(connection: Any, entries: Any, known: Any) -> Any:
         assert hold.wait(30)
         groups.append(len(entries))
-        return real(connection, entries)
+        return real(connection, entries, known)
 
     real = writing.write
     with patch.object(writer, "write", spy):
@@ -291,9 +294,9 @@ def test_a_bad_row_fails_alone(store: Store) -> None:
 def test_a_transaction_that_another_one_undid_is_tried_again(store: Store) -> None:
     real, calls = writing.write, []
 
-    def twice(connection: Any, entries: Any) -> Any:
+    def twice(connection: Any, entries: Any, known: Any) -> Any:
         calls.append(len(entries))
-        outcomes = real(connection, entries)
+        outcomes = real(connection, entries, known)
         if len(calls) < 3:
             raise ConflictError("another one was first")
         return outcomes
@@ -410,17 +413,7 @@ def recounted(store: Store, experiment: str) -> dict[str, ArmCounts]:
         i = [sum(logged.impression.unit == unit for logged in of_arm) for unit in units]
         c = [sum(len(logged.clicks) for logged in of_arm if logged.impression.unit == unit) for unit in units]
         longest = max(len(logged.impression.shown) for logged in of_arm)
-        positions = tuple(
-            PositionCounts(
-                sum(len(logged.impression.shown) > slot for logged in of_arm),
-                sum(
-                    list(logged.impression.shown)[slot : slot + 1] == [item]
-                    for logged in of_arm
-                    for item in logged.clicks
-                ),
-            )
-            for slot in range(longest)
-        )
+        positions = tuple(recounted_slot(of_arm, slot) for slot in range(longest))
         arms[arm] = ArmCounts(
             units=len(units),
             impressions=sum(i),
@@ -430,8 +423,21 @@ def recounted(store: Store, experiment: str) -> dict[str, ArmCounts]:
             impressions_times_clicks=sum(n * m for n, m in zip(i, c, strict=True)),
             fallbacks=sum(logged.impression.fallback is not None for logged in of_arm),
             positions=positions,
+            fallback_reasons=Counter(one.impression.fallback for one in of_arm if one.impression.fallback is not None),
         )
     return arms
+
+
+def recounted_slot(of_arm: list[LoggedImpression], slot: int) -> PositionCounts:
+    groups: dict[int, list[int]] = {}
+    for logged in of_arm:
+        shown = list(logged.impression.shown)
+        if len(shown) > slot:
+            counts = groups.setdefault(crc32(logged.impression.unit.encode()) % 64, [0, 0])
+            counts[0] += 1
+            counts[1] += shown[slot] in logged.clicks
+    i, c = (np.array(column) for column in zip(*groups.values(), strict=True))
+    return PositionCounts(*map(int, (i.sum(), c.sum(), len(groups), (i * i).sum(), (c * c).sum(), (i * c).sum())))
 
 
 SHOW = st.tuples(st.just("show"), st.integers(0, 9), st.integers(0, 2), st.integers(0, 3), st.booleans())
@@ -481,6 +487,24 @@ def test_pruning_deletes_old_slates_and_leaves_the_counts(store: Store) -> None:
     assert store.prune(1100.0) == 0
 
 
+def test_minutes_count_what_was_shown_and_the_clicks_on_that(store: Store) -> None:
+    for number, at in enumerate((59.9, 60.0, 61.0, 185.0)):
+        store.add_impression(impression(2 * number, at=at)).result()
+    assert store.add_click("slate-2", "item-0", 9000.0).result() is NEW
+    minutes = [(one.minute, one.arm, one.impressions, one.clicks) for one in store.minutes("experiment", 0)]
+    assert minutes == [(0, "arm-0", 1, 0), (1, "arm-0", 2, 1), (3, "arm-0", 1, 0)]
+    assert [one.minute for one in store.minutes("experiment", 2)] == [3]
+
+
+def test_the_last_slates_latencies_by_arm(store: Store) -> None:
+    assert store.experiments() == []
+    for number in range(6):
+        store.add_impression(replace(impression(number), latency_ms=float(number))).result()
+    store.add_impression(FULL).result()
+    assert store.latencies("experiment", 5) == {"arm-0": [4.0, 2.0], "arm-1": [5.0, 3.0]}
+    assert store.experiments() == ["autumn", "experiment"]
+
+
 # Opening
 
 
@@ -490,8 +514,21 @@ def test_a_log_of_a_newer_version_is_refused(url: str) -> None:
     with patch.object(schema, "MIGRATIONS", (*schema.MIGRATIONS, ("CREATE TABLE later (number INTEGER)",))):
         open_store(url).close()
         open_store(url).close()
-    with pytest.raises(DataError, match=r"newer version of seq2slate \(step 2 .* knows 1\); upgrade"):
+    with pytest.raises(DataError, match=r"newer version of seq2slate \(step 3 .* knows 2\); upgrade"):
         open_store(url)
+
+
+def test_a_log_of_the_first_version_keeps_its_counts(url: str) -> None:
+    rows = (
+        "INSERT INTO position_counts VALUES ('experiment', 'arm-1', 0, 100, 7)",
+        "INSERT INTO arm_counts VALUES ('experiment', 'arm-1', 3, 100, 7, 0, 0, 0, 0)",
+    )
+    with patch.object(schema, "MIGRATIONS", ((*schema.MIGRATIONS[0], *rows),)):
+        open_store(url).close()
+    with open_store(url) as store:
+        store.add_impression(impression(1)).result()
+        slot = store.counts("experiment").arms["arm-1"].positions[0]
+    assert (slot.impressions, slot.clicks, slot.groups) == (101, 7, 2)
 
 
 def test_a_migration_that_fails_leaves_nothing(url: str) -> None:

@@ -186,10 +186,13 @@ def repeated_scores(scores: Tensor, slates: Tensor, mask: Tensor) -> Tensor:
     return scores[:, None].expand(-1, len(steps), -1).where(there, -torch.inf)
 
 
+def score_slates(network: SlateNetwork, encoded: Encoded, slates: Tensor) -> Tensor:
+    """Return the scores (B, K, N) of every step of given slates, -inf for items that are not left, with gradients."""
+    if network.config.decoder == "one-step":
+        return repeated_scores(first_scores(network, encoded), slates, encoded.mask)
+    return network.score(encoded, slates)
+
+
 def log_prob(network: SlateNetwork, encoded: Encoded, slates: Tensor) -> Tensor:
     """Return (B, K) log p(π_j | π_<j) of given slates, with gradients; the log-probability of a slate is its sum."""
-    if network.config.decoder == "one-step":
-        scores = repeated_scores(first_scores(network, encoded), slates, encoded.mask)
-    else:
-        scores = network.score(encoded, slates)
-    return choice_log_probabilities(scores, slates)
+    return choice_log_probabilities(score_slates(network, encoded, slates), slates)

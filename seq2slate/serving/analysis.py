@@ -22,18 +22,20 @@ Both lean on the central limit theorem over units: some hundreds of units in eac
 like Brownian motion in the clock 1/V: exactly so when each unit counts once, or all alike; docs/experiments.md shows
 what is left of it when some units come back often and others never.
 
-Clicks per position are kept as totals only, so their intervals (Wilson's) treat slates as independent: too narrow where
-some units see many slates.
+Clicks per position are summed over groups of units (`log.counts`), whose rates vary with all that varies between
+units. The interval of a slot is Wilson's, which suits rare clicks, for as many independent slates as would vary that
+much (an effective sample size, never above the true one), with the quantile of Student's t for the number of groups.
+That of the difference of two arms joins their two intervals (Newcombe's hybrid score). Both are for one planned look.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import exp, isfinite, log, sqrt
+from math import exp, hypot, isfinite, log, sqrt
 
-from scipy.special import chdtrc, ndtr, ndtri
+from scipy.special import chdtrc, ndtr, ndtri, stdtrit
 
 from seq2slate.errors import UsageError
 from seq2slate.serving.log.counts import ArmCounts, Counts, PositionCounts
@@ -73,7 +75,17 @@ class PositionResult:
     impressions: int
     clicks: int
     ctr: Rate | None
-    """Its interval treats slates as independent; None if nothing was ever shown there."""
+    """None if nothing was ever shown there."""
+    against_control: PositionDifference | None = None
+    """None for the control itself, and where one of the two never showed anything."""
+
+
+@dataclass(frozen=True)
+class PositionDifference:
+    """The click-through rate of a slot, less that of the control's."""
+
+    value: float
+    interval: Interval
 
 
 @dataclass(frozen=True)
@@ -204,10 +216,7 @@ def _arm_result(name: str, arm: ArmCounts, control: ArmCounts | None, expected_l
         fallbacks=arm.fallbacks,
         ctr=_clustered_rate(arm),
         clicks_per_item=arm.clicks / n_shown if n_shown else None,
-        positions=tuple(
-            PositionResult(number, slot.impressions, slot.clicks, _wilson_rate(slot))
-            for number, slot in enumerate(arm.positions, start=1)
-        ),
+        positions=tuple(_position_results(arm.positions, None if control is None else control.positions)),
         against_control=None if control is None else compare(arm, control, expected_lift),
     )
 
@@ -289,15 +298,46 @@ def _clustered_rate(arm: ArmCounts) -> Rate | None:
     return Rate(value, Interval(max(0.0, interval.low), interval.high))
 
 
-def _wilson_rate(slot: PositionCounts) -> Rate | None:
-    """Return the rate of a slot, with Wilson's score interval: sensible for rare clicks, too."""
+def _position_results(
+    slots: Sequence[PositionCounts], control: Sequence[PositionCounts] | None
+) -> Iterator[PositionResult]:
+    others = [_slot_rate(slot) for slot in control or ()]
+    for number, slot in enumerate(slots, start=1):
+        rate, other = _slot_rate(slot), others[number - 1] if number <= len(others) else None
+        yield PositionResult(number, slot.impressions, slot.clicks, rate, _slot_difference(rate, other))
+
+
+def _slot_rate(slot: PositionCounts) -> Rate | None:
+    """Return the rate of a slot, with Wilson's score interval for as many slates as its variance is worth."""
     n = slot.impressions
     if not n:
         return None
-    value = slot.clicks / n
-    middle = (value + _Z * _Z / (2 * n)) / (1 + _Z * _Z / n)
-    half = _Z / (1 + _Z * _Z / n) * sqrt(value * (1 - value) / n + _Z * _Z / (4 * n * n))
+    value, z = slot.clicks / n, _Z
+    variance = ratio_variance(
+        slot.groups,
+        slot.clicks,
+        slot.impressions,
+        slot.clicks_squared,
+        slot.impressions_squared,
+        slot.impressions_times_clicks,
+    )
+    effective: float = n
+    if variance is not None and 0 < value < 1:
+        effective = min(n, value * (1 - value) / variance)
+        z = float(stdtrit(slot.groups - 1, 1 - _ALPHA / 2))
+    middle = (value + z * z / (2 * effective)) / (1 + z * z / effective)
+    half = z / (1 + z * z / effective) * sqrt(value * (1 - value) / effective + z * z / (4 * effective * effective))
     return Rate(value, Interval(max(0.0, middle - half), min(1.0, middle + half)))
+
+
+def _slot_difference(rate: Rate | None, control: Rate | None) -> PositionDifference | None:
+    """Return the difference of two rates, with the interval that Newcombe makes of theirs."""
+    if rate is None or control is None or rate.interval is None or control.interval is None:
+        return None
+    value = rate.value - control.value
+    below = hypot(rate.value - rate.interval.low, control.interval.high - control.value)
+    above = hypot(rate.interval.high - rate.value, control.value - control.interval.low)
+    return PositionDifference(value, Interval(value - below, value + above))
 
 
 def sample_ratio(units: Mapping[str, int], weights: Mapping[str, float] | None = None) -> SampleRatio:

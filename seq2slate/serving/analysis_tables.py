@@ -83,7 +83,7 @@ def _warning(ratio: SampleRatio) -> str:
 
 def _notes(analysis: Analysis) -> Iterator[str]:
     yield f"experiment {analysis.experiment}, control {analysis.control}"
-    yield f"{LEVEL:.0%} intervals, clustered by unit; per position they treat slates as independent"
+    yield f"{LEVEL:.0%} intervals, clustered by unit; those of positions are for one look"
     yield "one look: for a test that ends at a number of units planned beforehand, looked at once"
     yield (
         "any look, and p: for all looks together, so that one may stop at any time; tuned for a lift of "

@@ -17,6 +17,7 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -156,11 +157,8 @@ class Reranker:
         if model is None:
             return _base_order(k, features, None)
         started = time.perf_counter()
-        work = asyncio.get_running_loop().run_in_executor(
-            self._threads, _place, model, arm.temperature, features, candidates, k
-        )
         try:
-            return await asyncio.wait_for(work, self._patience.deadline)
+            return await self._placed_in_time(model, arm.temperature, features, candidates, k)
         except TimeoutError:
             return _base_order(k, features, DEADLINE)
         except DataError:
@@ -170,6 +168,20 @@ class Reranker:
             return _base_order(k, features, MODEL_ERROR)
         finally:
             self._monitor.model_seconds.observe(time.perf_counter() - started)
+
+    async def _placed_in_time(
+        self, model: ServedModel, temperature: float | None, features: FloatArray, candidates: Candidates, k: int
+    ) -> _Slate:
+        """Let the model order the candidates: at once if that is quickly done, in a thread if it may take long."""
+        task = partial(_place, model, temperature, features, candidates, k)
+        if not model.runtime.is_short(len(features), k):
+            work = asyncio.get_running_loop().run_in_executor(self._threads, task)
+            return await asyncio.wait_for(work, self._patience.deadline)
+        started = time.perf_counter()
+        slate = task()
+        if time.perf_counter() - started > self._patience.deadline:
+            raise TimeoutError
+        return slate
 
     def _answer(
         self, slate_id: str | None, arm: Arm, request: RerankRequest, candidates: Candidates, slate: _Slate
@@ -222,7 +234,7 @@ def _place(
     candidates: Candidates,
     k: int,
 ) -> _Slate:
-    """Let a model order the candidates; runs in a thread."""
+    """Let a model order the candidates; may run in a thread."""
     generator = None if temperature is None else torch.Generator().manual_seed(secrets.randbits(63))
     placed, logs = model.runtime.slate(
         features,

@@ -24,7 +24,7 @@ from seq2slate.data.features import EncodedLists
 from seq2slate.data.lists import Batch, FloatArray, IntArray
 from seq2slate.data.ranker import NO_ITEM
 from seq2slate.errors import UsageError
-from seq2slate.model.decoding import check_options, choice_log_probabilities, decode
+from seq2slate.model.decoding import check_options, choice_log_probabilities, decode, score_slates
 from seq2slate.model.inputs import InputLists
 from seq2slate.model.kernels import ListPlacer, LstmNetwork, fused_kernels_for, kernels_for
 from seq2slate.model.network import SlateNetwork
@@ -32,6 +32,8 @@ from seq2slate.model.recurrent import LstmLayer
 from seq2slate.model.resemblance import LEAST, STRETCH, STRONGEST, Resemblance
 from seq2slate.model.saving import load_saved
 from seq2slate.model.seq2slate import KIND, Seq2Slate
+
+_FEW_CELLS = 1000  # items times slots: up to half a millisecond
 
 
 class Runtime:
@@ -79,6 +81,27 @@ class Runtime:
         """
         encoded = self.transform.apply_arrays(features, categorical, context)
         return self._slate(encoded, k, generator, temperature)
+
+    @torch.no_grad()
+    def step_probabilities(
+        self,
+        features: npt.ArrayLike,
+        slate: Sequence[int],
+        *,
+        categorical: Mapping[str, Sequence[str | None]] | None = None,
+        context: Mapping[str, str | float | None] | None = None,
+        temperature: float = 1.0,
+    ) -> FloatArray:
+        """Return (K, n) how probable every item was at every step of a slate, given the items placed before."""
+        encoded = self.transform.apply_arrays(features, categorical, context)
+        inputs = InputLists(encoded, np.array([len(encoded.dense)])).batch()
+        scores = score_slates(self._network, self._network.encode(inputs), torch.tensor([list(slate)]))
+        probabilities: FloatArray = (scores[0] / temperature).softmax(1).numpy()
+        return probabilities
+
+    def is_short(self, n_items: int, k: int) -> bool:
+        """Say whether a slate takes hardly longer than to hand it to another thread: a call to C, for few items."""
+        return self._placer is not None and n_items * k <= _FEW_CELLS
 
     def rank(self, batch: Batch, k: int | None = None) -> IntArray:
         """Return the best slates (B, K) of a batch, one list after the other."""

@@ -34,6 +34,7 @@ from seq2slate.serving.service import Limits, create_app
 
 _SECONDS_TO_DRAIN = 10
 _BACKLOG = 2048
+_SECONDS_IDLE = 75  # longer than the pools of clients and proxies keep a connection, so that it is they who hang up
 _SECONDS_OF_A_TURN = 0.0005  # of a thread that holds Python's lock: Python's own 5 ms would be the latency under load
 
 
@@ -159,6 +160,7 @@ def _run(app: Starlette, reranker: Reranker, listener: socket.socket, announce: 
         date_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=_SECONDS_TO_DRAIN,
+        timeout_keep_alive=_SECONDS_IDLE,
         backlog=_BACKLOG,
     )
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:

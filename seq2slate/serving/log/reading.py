@@ -104,3 +104,15 @@ def read_some(connection: Connection, which: str, values: Sequence[Any]) -> list
 
 def _read_columns(connection: Connection) -> dict[str, Columns]:
     return {key: Columns.from_json(text) for key, text in connection.rows("SELECT key, columns FROM column_sets")}
+
+
+def read_latencies(connection: Connection, experiment: str, n: int) -> dict[str, list[float]]:
+    """Return the milliseconds of an experiment's slates among the last n of the log, by arm."""
+    latencies: dict[str, list[float]] = {}
+    for arm, milliseconds in connection.rows(
+        "SELECT arm, latency_ms FROM (SELECT experiment, arm, latency_ms FROM impressions "
+        "ORDER BY at DESC, slate_id DESC LIMIT ?) AS latest WHERE experiment = ?",
+        (n, experiment),
+    ):
+        latencies.setdefault(arm, []).append(milliseconds)
+    return latencies

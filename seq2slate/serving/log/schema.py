@@ -72,6 +72,35 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (experiment, arm, position)
         )""",
     ),
+    (  # positions by group of units, for intervals; what was counted before is a group of its own
+        """CREATE TABLE slot_counts (
+            experiment TEXT NOT NULL,
+            arm TEXT NOT NULL,
+            unit_group INTEGER NOT NULL,
+            position INTEGER NOT NULL,
+            impressions BIGINT NOT NULL,
+            clicks BIGINT NOT NULL,
+            PRIMARY KEY (experiment, arm, unit_group, position)
+        )""",
+        """INSERT INTO slot_counts (experiment, arm, unit_group, position, impressions, clicks)
+            SELECT experiment, arm, -1, position, impressions, clicks FROM position_counts""",
+        "DROP TABLE position_counts",
+        """CREATE TABLE minute_counts (
+            experiment TEXT NOT NULL,
+            minute BIGINT NOT NULL,
+            arm TEXT NOT NULL,
+            impressions BIGINT NOT NULL,
+            clicks BIGINT NOT NULL,
+            PRIMARY KEY (experiment, minute, arm)
+        )""",
+        """CREATE TABLE fallback_counts (
+            experiment TEXT NOT NULL,
+            arm TEXT NOT NULL,
+            reason TEXT NOT NULL,
+            impressions BIGINT NOT NULL,
+            PRIMARY KEY (experiment, arm, reason)
+        )""",
+    ),
 )
 _APPLIED = "CREATE TABLE IF NOT EXISTS seq2slate_migrations (number INTEGER PRIMARY KEY, at DOUBLE PRECISION NOT NULL)"
 

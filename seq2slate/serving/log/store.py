@@ -28,9 +28,24 @@ from seq2slate.serving.log.backend import (
     StoreBusyError,
     StoreError,
 )
-from seq2slate.serving.log.counts import ArmCounts, Counts, PositionCounts, read_counts
+from seq2slate.serving.log.counts import (
+    ArmCounts,
+    Counts,
+    MinuteCounts,
+    PositionCounts,
+    read_counts,
+    read_experiments,
+    read_minutes,
+)
 from seq2slate.serving.log.impression import ClickOutcome, Columns, Impression, LoggedImpression, is_storable
-from seq2slate.serving.log.reading import Range, read_column_sets, read_contexts, read_range, read_some
+from seq2slate.serving.log.reading import (
+    Range,
+    read_column_sets,
+    read_contexts,
+    read_latencies,
+    read_range,
+    read_some,
+)
 from seq2slate.serving.log.schema import migrate
 from seq2slate.serving.log.sqlite import SqliteBackend
 from seq2slate.serving.log.writer import Writer
@@ -156,6 +171,21 @@ class Store:
         """Return the running counts of an experiment."""
         with self._reading() as connection:
             return read_counts(connection, experiment)
+
+    def minutes(self, experiment: str, since: int) -> list[MinuteCounts]:
+        """Return what an experiment showed in each minute, from a minute since 1970 on, the earliest first."""
+        with self._reading() as connection:
+            return list(read_minutes(connection, experiment, since))
+
+    def experiments(self) -> list[str]:
+        """Return the names of all experiments that showed anything."""
+        with self._reading() as connection:
+            return read_experiments(connection)
+
+    def latencies(self, experiment: str, n: int) -> dict[str, list[float]]:
+        """Return the milliseconds of an experiment's slates among the last n of the log, by arm."""
+        with self._reading() as connection:
+            return read_latencies(connection, experiment, n)
 
     def impressions(
         self,

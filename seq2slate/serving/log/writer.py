@@ -18,7 +18,8 @@ from seq2slate.serving.log.backend import (
     StoreBusyError,
     StoreError,
 )
-from seq2slate.serving.log.writing import Entry, write
+from seq2slate.serving.log.impression import Columns
+from seq2slate.serving.log.writing import Entry, columns_in, write
 
 _LARGEST_GROUP = 256  # more in one transaction saves nothing and makes the first of them wait for the last
 _CONFLICTS = 5  # how often a transaction that another one undid is tried again
@@ -39,6 +40,7 @@ class Writer:
         self._connect = connect
         self._capacity = capacity
         self._connection: Connection | None = connect()  # in the caller's thread: a wrong URL is found at once
+        self._known_columns: set[Columns] = set()  # those of the last group on this connection: in the log for sure
         self._pause, self._closed_until = _FIRST_PAUSE, 0.0
         self._waiting: deque[_Waiting] = deque()
         self._arrived = threading.Condition()
@@ -101,7 +103,9 @@ class Writer:
         for _ in range(_CONFLICTS):
             try:
                 with connection.transaction():
-                    return write(connection, entries)
+                    outcomes = write(connection, entries, self._known_columns)
+                self._known_columns = columns_in(entries)
+                return outcomes
             except ConflictError as error:  # surely undone: to try again cannot write twice
                 conflict = error
         raise conflict
@@ -123,6 +127,7 @@ class Writer:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+            self._known_columns = set()
 
 
 def _as_store_error(error: Exception, name: str) -> StoreError:
