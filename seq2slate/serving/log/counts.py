@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any, TypeAlias
 from zlib import crc32
 
@@ -96,7 +97,8 @@ def minute_of(at: float) -> int:
 _SUMS = tuple(one.name for one in fields(ArmCounts) if one.name not in ("positions", "fallback_reasons"))
 
 
-def _add_to(table: str, key: Sequence[str], values: Sequence[str], n_rows: int = 1) -> str:
+@lru_cache(maxsize=256)
+def _add_to(table: str, key: tuple[str, ...], values: tuple[str, ...], n_rows: int = 1) -> str:
     """Return the SQL that adds to the values of some rows, and makes those that are missing."""
     added = ", ".join(f"{value} = {table}.{value} + excluded.{value}" for value in values)
     row = f"({', '.join('?' * (len(key) + len(values)))})"
@@ -162,7 +164,11 @@ class Tally:
 
 
 def _add(
-    connection: Connection, table: str, key: Sequence[str], values: Sequence[str], added: Mapping[Any, Sequence[int]]
+    connection: Connection,
+    table: str,
+    key: tuple[str, ...],
+    values: tuple[str, ...],
+    added: Mapping[Any, Sequence[int]],
 ) -> None:
     """Add to many rows in one statement: for one row each, a writer would let go of Python's lock as many times."""
     rows = sorted(added.items())

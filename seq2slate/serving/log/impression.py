@@ -217,5 +217,4 @@ def from_row(row: Sequence[Any], columns: Columns) -> Impression:
     )
 
 
-def _to_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode

@@ -2,12 +2,16 @@
 
 The write-ahead log is with the operating system at every commit, so that killing the process loses nothing
 (`synchronous=NORMAL`); with durability "power" it is on the disk at every commit (`FULL`).
+
+What is committed has to move from the write-ahead log into the file now and then, and that waits for the disk. A thread
+of its own does it, so that no commit has to wait; should it ever fall behind, commits help from `_LONGEST_WAL` on.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +21,11 @@ from seq2slate.errors import DataError
 from seq2slate.serving.log.backend import BadRowError, Durability, Row, StoreError
 
 _SECONDS_TO_WAIT = 5.0  # for another process that is writing
+_SECONDS_BETWEEN_MOVES = 0.5
+_MOVES_TO_CATCH_UP = (
+    5  # each finds only what was committed during the one before; when nothing is left, the log starts over
+)
+_LONGEST_WAL = 16_384  # pages of 4 KiB
 _BAD_ROW = (
     sqlite3.DataError,
     sqlite3.IntegrityError,
@@ -53,7 +62,9 @@ class SqliteBackend:
             raise StoreError(f"{self.name}: {error}") from error
         except sqlite3.DatabaseError as error:
             raise DataError(f"{self.name}: {error}") from error
-        return SqliteConnection(raw, self.name, "DEFERRED" if read_only else "IMMEDIATE")
+        if read_only:
+            return SqliteConnection(raw, self.name, "DEFERRED")
+        return SqliteConnection(raw, self.name, "IMMEDIATE", _Checkpointer(self._open("rw")))
 
     def _open(self, mode: str) -> sqlite3.Connection:
         return sqlite3.connect(
@@ -68,6 +79,7 @@ class SqliteBackend:
         """Set what SQLite keeps for a connection, not for the file."""
         raw.execute("PRAGMA journal_mode = WAL")
         raw.execute(f"PRAGMA synchronous = {'FULL' if self.durability == 'power' else 'NORMAL'}")
+        raw.execute(f"PRAGMA wal_autocheckpoint = {_LONGEST_WAL}")
         raw.execute("PRAGMA foreign_keys = ON")
         raw.execute(f"PRAGMA query_only = {int(read_only)}")
 
@@ -75,9 +87,10 @@ class SqliteBackend:
 class SqliteConnection:
     """A connection to the file."""
 
-    def __init__(self, raw: sqlite3.Connection, name: str, begin: str):
+    def __init__(self, raw: sqlite3.Connection, name: str, begin: str, checkpointer: _Checkpointer | None = None):
         self._raw = raw
         self._begin = f"BEGIN {begin}"
+        self._checkpointer = checkpointer
         self.name = name
 
     @contextmanager
@@ -111,5 +124,35 @@ class SqliteConnection:
 
     def close(self) -> None:
         """Let go of the file."""
+        if self._checkpointer is not None:
+            self._checkpointer.stop()
         with suppress(sqlite3.Error):
             self._raw.close()
+
+
+class _Checkpointer:
+    """The thread that moves what is committed into the file, on a connection of its own."""
+
+    def __init__(self, raw: sqlite3.Connection):
+        self._raw = raw
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="seq2slate-checkpoint", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish what has begun, and let go of the file."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_SECONDS_BETWEEN_MOVES):
+            with suppress(sqlite3.Error):  # a full disk or a file that is gone: the writer meets it too, and says so
+                self._move()
+        with suppress(sqlite3.Error):
+            self._raw.close()
+
+    def _move(self) -> None:
+        for _ in range(_MOVES_TO_CATCH_UP):
+            _, in_log, moved = self._raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if in_log == moved:
+                return
