@@ -559,6 +559,37 @@ def prune_log(
 
 
 @app.command()
+def traffic(
+    url: Annotated[str, typer.Argument(help="The address of the service, as `serve` prints it.")],
+    data: Annotated[str, typer.Argument(help="Lists with grades, in base order.")],
+    user: Annotated[UserName, typer.Option(help="Who looks at the slates.")] = UserName.diverse,
+    eta: Eta = None,
+    q: Quantile = None,
+    relevant_from: RelevantFrom = None,
+    requests: Annotated[int, typer.Option(min=1, help="Slates to ask for, in all.")] = 1000,
+    concurrency: Annotated[int, typer.Option(min=1, help="Visitors at a time.")] = 8,
+    k: Annotated[int, typer.Option(min=1, help="Slots of a slate.")] = 10,
+    units: Annotated[
+        int | None, typer.Option(min=1, help="Different visitors; a quarter of the requests if not given.")
+    ] = None,
+    seed: Seed = 0,
+    key: Annotated[str | None, typer.Option(envvar="SEQ2SLATE_KEY", help="API key, if the service needs one.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send simulated visitors to a running service: they ask for slates, click, and count what they saw."""
+    from seq2slate.serving.traffic import send_traffic
+
+    visitor = make_user(user.value, eta=eta, q=q, relevant_from=relevant_from)
+    result = send_traffic(
+        url, read(data), visitor, requests=requests, concurrency=concurrency, k=k, units=units, seed=seed, key=key
+    )
+    if as_json:
+        typer.echo(result.to_json())
+    else:
+        Console().print(result.table())
+
+
+@app.command()
 def demo(
     lists: Annotated[int, typer.Option(min=50, help="Number of lists to generate.")] = 8000,
     items: Annotated[float, typer.Option(min=5, help="Mean number of items of a list.")] = 25,
