@@ -27,9 +27,11 @@ from seq2slate.data.clicks import Draws, scan
 from seq2slate.data.lists import IntArray
 from seq2slate.data.ranker import NO_ITEM, slates_from_scores
 from seq2slate.evaluation.figures import GAIN, LOSS, NEUTRAL, save, themed
-from seq2slate.serving.analysis import EXPECTED_LIFT, Interval, compare
-from seq2slate.serving.interleaving import interleave, preference
+from seq2slate.serving.analysis import EXPECTED_LIFT, compare
+from seq2slate.serving.inference import Interval
+from seq2slate.serving.interleaving import interleave
 from seq2slate.serving.log.counts import ArmCounts
+from seq2slate.serving.preference import preference
 
 Doubles = npt.NDArray[np.float64]
 ROOT = Path(__file__).resolve().parents[1]
@@ -229,8 +231,8 @@ def power_of_arms(better: IntArray, worse: IntArray, n: int, rng: np.random.Gene
 
 def power_of_interleaving(credits_of_units: IntArray, n: int, rng: np.random.Generator, runs: int) -> float:
     """Return in which share of tests with n of the units, drawn again, the better order is preferred."""
-    lows = (preference(credits_of_units[rng.integers(len(credits_of_units), size=n)]).low for _ in range(runs))
-    return sum(low is not None and low > 0 for low in lows) / runs
+    found = (preference(credits_of_units[rng.integers(len(credits_of_units), size=n)]).fixed for _ in range(runs))
+    return sum(interval is not None and interval.low > 0 for interval in found) / runs
 
 
 def study_interleaving(seed: int, *, units: int = 15_000, runs: int = 400) -> dict[str, Any]:
@@ -251,10 +253,10 @@ def study_interleaving(seed: int, *, units: int = 15_000, runs: int = 400) -> di
     difference, preferred = compare(arm_counts(better), arm_counts(worse)), preference(won)
     assert difference is not None
     assert preferred.estimate is not None
-    assert preferred.low is not None
+    assert preferred.fixed is not None
     needed = {  # units: the squared standard error falls with their number, and two arms had twice as many
         "two arms": 2 * units * needed_share(difference.value, difference.value - difference.fixed.low),
-        "interleaving": units * needed_share(preferred.estimate, preferred.estimate - preferred.low),
+        "interleaving": units * needed_share(preferred.estimate, preferred.estimate - preferred.fixed.low),
     }
     powers = []
     for share in (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0):

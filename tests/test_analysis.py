@@ -14,8 +14,9 @@ from scipy import stats
 
 from benchmarks.experiment import run_tests
 from seq2slate.errors import UsageError
-from seq2slate.serving.analysis import analyse, any_time_inference, compare, parse_weights, sample_ratio
+from seq2slate.serving.analysis import analyse, compare, parse_weights, sample_ratio
 from seq2slate.serving.analysis_tables import analysis_tables
+from seq2slate.serving.inference import any_time_inference
 from seq2slate.serving.log.counts import ArmCounts, Counts, PositionCounts
 from seq2slate.serving.log.store import Impression, open_store
 from tests.test_cli import seq2slate

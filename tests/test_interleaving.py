@@ -1,5 +1,8 @@
 """Interleaving: every item once, no team favoured, and a preference that is as sure as it says."""
 
+from collections import Counter
+from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,7 +13,8 @@ from scipy import stats
 
 from benchmarks.experiment import Audience, Visits, interleaved, study_interleaving
 from seq2slate.errors import UsageError
-from seq2slate.serving.interleaving import Team, credit, interleave, preference
+from seq2slate.serving.interleaving import Team, credit, interleave, log_propensities
+from seq2slate.serving.preference import preference
 
 ITEMS = list("abcdefg")
 
@@ -26,6 +30,27 @@ def test_every_item_once_and_every_team_its_best(a: list[str], b: list[str], k: 
         assert item == next(one for one in ranking if one not in slate[:slot])
     for start in range(0, len(teams) - 1, 2):
         assert set(teams[start : start + 2]) == {"a", "b"}  # a round: each picks once
+
+
+def test_propensities_are_those_of_all_coins() -> None:
+    """Every way that the coins can fall, counted: the chance of an item given those above it."""
+    rng = np.random.default_rng(8)
+    for _ in range(20):
+        a, b = (rng.permutation(6).tolist() for _ in range(2))
+        slates = Counter(tuple(drafted(a, b, coins)) for coins in product((0, 1), repeat=3))
+        for slate in slates:
+            above = [sum(n for one, n in slates.items() if one[:slot] == slate[:slot]) for slot in range(6)]
+            expected = np.log(np.array([*above[1:], slates[slate]]) / above)
+            assert log_propensities(a, b, slate) == pytest.approx(expected.tolist(), abs=1e-12)
+
+
+def drafted(a: list[int], b: list[int], coins: Sequence[int]) -> list[int]:
+    """A team draft with coins that are known."""
+    slate: list[int] = []
+    for coin in coins:
+        for ranking in (b, a) if coin else (a, b):
+            slate.append(next(item for item in ranking if item not in slate))
+    return slate
 
 
 def test_the_same_generator_gives_the_same_draft() -> None:
@@ -70,7 +95,7 @@ def test_clicks_are_credited_to_whoever_placed_the_item() -> None:
 def test_units_without_spread_give_no_interval(credits_of_units: Any, estimate: float | None) -> None:
     found = preference(credits_of_units)
     assert found.estimate == estimate
-    assert (found.low, found.high, found.p_value) == (None, None, None)
+    assert (found.fixed, found.fixed_p, found.any_time, found.any_time_p) == (None,) * 4
 
 
 def test_the_preference_equals_the_delta_method_on_the_units() -> None:
@@ -81,8 +106,9 @@ def test_the_preference_equals_the_delta_method_on_the_units() -> None:
     error = (lead - lead.sum() / total.sum() * total).std(ddof=1) / len(table) ** 0.5 / total.mean()
     assert found.units == len(table)
     assert found.estimate == pytest.approx(lead.sum() / total.sum())
-    assert found.low == pytest.approx(lead.sum() / total.sum() - stats.norm.ppf(0.975) * error)
-    assert found.p_value == pytest.approx(2 * stats.norm.sf(abs(lead.sum() / total.sum()) / error))
+    assert found.fixed is not None
+    assert found.fixed.low == pytest.approx(lead.sum() / total.sum() - stats.norm.ppf(0.975) * error)
+    assert found.fixed_p == pytest.approx(2 * stats.norm.sf(abs(lead.sum() / total.sum()) / error))
     drawn = np.random.default_rng(0).integers(len(table), size=(5000, len(table)))
     assert (lead[drawn].sum(axis=1) / total[drawn].sum(axis=1)).std() == pytest.approx(error, rel=0.05)
 
@@ -96,7 +122,7 @@ def test_equal_rankers_are_not_told_apart() -> None:
     tests = [preference(part) for part in np.array_split(interleaved(audience, visits, rng), 300)]
     estimates = np.array([test.estimate for test in tests], dtype=float)
     assert abs(estimates.mean()) < 4 * estimates.std() / len(tests) ** 0.5
-    covered = np.mean([test.low is not None and test.high is not None and test.low <= 0 <= test.high for test in tests])
+    covered = np.mean([test.fixed is not None and test.fixed.low <= 0 <= test.fixed.high for test in tests])
     assert abs(covered - 0.95) <= 0.04
 
 

@@ -23,9 +23,9 @@ from seq2slate.data.files import read
 from seq2slate.errors import DataError, UsageError
 from seq2slate.serving.log import schema, writer, writing
 from seq2slate.serving.log.backend import BadRowError, ConflictError
-from seq2slate.serving.log.counts import ArmCounts, PositionCounts
+from seq2slate.serving.log.counts import ArmCounts, DraftCounts, PositionCounts
 from seq2slate.serving.log.export import export, parse_time
-from seq2slate.serving.log.impression import LoggedImpression, to_row
+from seq2slate.serving.log.impression import Draft, LoggedImpression, to_row
 from seq2slate.serving.log.reading import Range
 from seq2slate.serving.log.sqlite import SqliteBackend
 from seq2slate.serving.log.store import ClickOutcome, Impression, Store, StoreBusyError, StoreError, open_store
@@ -485,6 +485,47 @@ def test_pruning_deletes_old_slates_and_leaves_the_counts(store: Store) -> None:
     assert store.add_click("slate-3", "item-1", 6.0).result() is ClickOutcome.UNKNOWN_SLATE
     assert store.add_click("slate-1100", "item-0", 6.0).result() is DUPLICATE
     assert store.prune(1100.0) == 0
+
+
+def test_arms_that_share_slates_are_credited(store: Store) -> None:
+    for number, teams in enumerate(("aba", "bab", "abb")):
+        one = replace(impression(number, unit="left" if number < 2 else "right"), draft=Draft("old", "new", teams))
+        store.add_impression(one).result()
+        logged = store.get(one.slate_id)
+        assert logged is not None
+        assert logged.impression.draft == one.draft
+        for slot in range(2):
+            assert store.add_click(one.slate_id, one.items[one.shown[slot]], 5.0).result() is NEW
+            assert store.add_click(one.slate_id, one.items[one.shown[slot]], 6.0).result() is DUPLICATE
+    leads, clicks = {"left": 0, "right": 0}, {"left": 4, "right": 2}  # "ab", "ba" of left, "ab" of right
+    assert store.counts("experiment").drafts == {
+        ("old", "new"): DraftCounts(
+            impressions=3,
+            units=2,
+            a_clicks=3,
+            b_clicks=3,
+            lead_squared=sum(lead**2 for lead in leads.values()),
+            clicks_squared=sum(n**2 for n in clicks.values()),
+            lead_times_clicks=sum(leads[unit] * clicks[unit] for unit in leads),
+        )
+    }
+    assert (
+        store.add_click("slate-2", store_item(store, "slate-2", 2), 7.0).result() is NEW
+    )  # of "b": right leans to new
+    pair = store.counts("experiment").drafts["old", "new"]
+    assert (pair.b_clicks, pair.lead_squared, pair.clicks_squared, pair.lead_times_clicks) == (4, 1, 16 + 9, 3)
+
+
+def store_item(store: Store, slate_id: str, slot: int) -> str:
+    logged = store.get(slate_id)
+    assert logged is not None
+    return logged.impression.items[logged.impression.shown[slot]]
+
+
+def test_teams_must_fit_the_slots() -> None:
+    for teams in ("ab", "abc"):
+        with pytest.raises(DataError, match="expected a or b for each"):
+            replace(impression(1), draft=Draft("old", "new", teams))
 
 
 def test_minutes_count_what_was_shown_and_the_clicks_on_that(store: Store) -> None:

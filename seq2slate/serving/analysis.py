@@ -33,28 +33,28 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import exp, hypot, isfinite, log, sqrt
+from math import hypot, isfinite, sqrt
 
-from scipy.special import chdtrc, ndtr, ndtri, stdtrit
+from scipy.special import chdtrc, stdtrit
 
 from seq2slate.errors import UsageError
+from seq2slate.serving.inference import (
+    ALPHA,
+    LEVEL,
+    Interval,
+    Z,
+    any_time_inference,
+    around,
+    ratio_variance,
+    two_sided_p,
+)
 from seq2slate.serving.log.counts import ArmCounts, Counts, PositionCounts
+from seq2slate.serving.preference import Preference, preference_of
 
-LEVEL = 0.95
 EXPECTED_LIFT = 0.05
 MISMATCH = 0.001
 """Below this p-value the units were not shared out as they should have been; low, because it is looked at often."""
-_ALPHA = 1 - LEVEL
-_Z = float(ndtri(1 - _ALPHA / 2))
 _USUAL_CONTROLS = ("control", "base")
-
-
-@dataclass(frozen=True)
-class Interval:
-    """From where to where, at the level of 95%."""
-
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,8 @@ class Analysis:
     sample_ratio: SampleRatio
     arms: tuple[ArmResult, ...]
     """The control first."""
+    preferences: tuple[Preference, ...] = ()
+    """Of the pairs of arms that shared slates."""
 
     def arm(self, name: str) -> ArmResult:
         """Return one arm."""
@@ -192,6 +194,7 @@ def analyse(
             _arm_result(name, counts.arms[name], None if name == chosen else counts.arms[chosen], expected_lift)
             for name in names
         ),
+        preferences=tuple(preference_of(*pair, draft, expected_lift) for pair, draft in counts.drafts.items()),
     )
 
 
@@ -221,20 +224,6 @@ def _arm_result(name: str, arm: ArmCounts, control: ArmCounts | None, expected_l
     )
 
 
-def ratio_variance(n: int, y: int, x: int, yy: int, xx: int, xy: int) -> float | None:
-    """Return the variance of Σy/Σx over n units, from the sums of y, x, y², x² and xy; None if they show no spread.
-
-    Whole numbers stay whole to the last division: in floating point the squares of large counts would cancel.
-
-    >>> ratio_variance(3, 3, 6, 5, 14, 8)  # of y = 0, 1, 2 and x = 1, 2, 3: 3/2 · (0.5² + 0² + 0.5²) / 6²
-    0.0208
-    """
-    if n < 2 or x <= 0:
-        return None
-    residual = yy * x * x - 2 * y * x * xy + y * y * xx  # Σ(y − r x)², times (Σx)²
-    return n * residual / ((n - 1) * x**4) if residual else None
-
-
 def _variance(arm: ArmCounts) -> float | None:
     return ratio_variance(
         arm.units,
@@ -259,33 +248,11 @@ def compare(arm: ArmCounts, control: ArmCounts, expected_lift: float = EXPECTED_
     return Difference(
         value=value,
         lift=value / control_rate if control_rate else None,
-        fixed=_around(value, _Z * sqrt(total)),
+        fixed=around(value, Z * sqrt(total)),
         fixed_p=two_sided_p(value, total),
         any_time=any_time,
         any_time_p=any_time_p,
     )
-
-
-def two_sided_p(value: float, variance: float) -> float:
-    """Return the probability of a normal value at least as far from 0."""
-    return float(2 * ndtr(-abs(value) / sqrt(variance)))
-
-
-def any_time_inference(value: float, variance: float, tau: float) -> tuple[Interval, float]:
-    """Return the interval around an estimate and the p-value of 0 that hold at all looks together.
-
-    >>> interval, p = any_time_inference(value=3.035, variance=1, tau=7.94**0.5)  # tau makes it narrowest at this look
-    >>> interval.low, p
-    (0.00, 0.05)
-    """
-    ratio = tau * tau / variance
-    half = sqrt(variance * (1 + 1 / ratio) * (log(1 + ratio) - 2 * log(_ALPHA)))
-    exponent = 0.5 * log(1 + ratio) - value * value / (2 * variance) * ratio / (1 + ratio)
-    return _around(value, half), exp(min(0.0, exponent))
-
-
-def _around(value: float, half: float) -> Interval:
-    return Interval(value - half, value + half)
 
 
 def _clustered_rate(arm: ArmCounts) -> Rate | None:
@@ -294,7 +261,7 @@ def _clustered_rate(arm: ArmCounts) -> Rate | None:
     value, variance = arm.clicks / arm.impressions, _variance(arm)
     if variance is None:
         return Rate(value, None)
-    interval = _around(value, _Z * sqrt(variance))
+    interval = around(value, Z * sqrt(variance))
     return Rate(value, Interval(max(0.0, interval.low), interval.high))
 
 
@@ -312,7 +279,7 @@ def _slot_rate(slot: PositionCounts) -> Rate | None:
     n = slot.impressions
     if not n:
         return None
-    value, z = slot.clicks / n, _Z
+    value, z = slot.clicks / n, Z
     variance = ratio_variance(
         slot.groups,
         slot.clicks,
@@ -324,7 +291,7 @@ def _slot_rate(slot: PositionCounts) -> Rate | None:
     effective: float = n
     if variance is not None and 0 < value < 1:
         effective = min(n, value * (1 - value) / variance)
-        z = float(stdtrit(slot.groups - 1, 1 - _ALPHA / 2))
+        z = float(stdtrit(slot.groups - 1, 1 - ALPHA / 2))
     middle = (value + z * z / (2 * effective)) / (1 + z * z / effective)
     half = z / (1 + z * z / effective) * sqrt(value * (1 - value) / effective + z * z / (4 * effective * effective))
     return Rate(value, Interval(max(0.0, middle - half), min(1.0, middle + half)))

@@ -9,14 +9,16 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from seq2slate.serving.analysis import LEVEL, Analysis, ArmResult, Interval, Rate, SampleRatio
+from seq2slate.serving.analysis import Analysis, ArmResult, Rate, SampleRatio
+from seq2slate.serving.inference import LEVEL, Interval
+from seq2slate.serving.preference import Preference
 
 
 def analysis_tables(analysis: Analysis) -> Group:
     """Return the arms, their differences, their positions, and below them how to read it all."""
     arms, ratio = analysis.arms, analysis.sample_ratio
     warning = [Text(_warning(ratio), style="bold red")] if ratio.mismatch else []
-    tables = [_arm_table(arms), _difference_table(arms), _position_table(arms)]
+    tables = [_arm_table(arms), _difference_table(arms), _preference_table(analysis.preferences), _position_table(arms)]
     spaced = [part for table in tables if table.row_count for part in (table, "")]
     return Group(*warning, *spaced, Text("\n".join(_notes(analysis)), style="dim"))
 
@@ -54,6 +56,24 @@ def _difference_table(arms: Sequence[ArmResult]) -> Table:
     return table
 
 
+def _preference_table(preferences: Sequence[Preference]) -> Table:
+    table = _table("on shared slates", "clicks", "preference", "one look", "any look", "p")
+    for one in preferences:
+        table.add_row(
+            Text(f"{one.b} against {one.a}"),
+            f"{one.b_clicks:,} : {one.a_clicks:,}",
+            "-" if one.estimate is None else f"{one.estimate:+.3f}",
+            _signed(one.fixed),
+            _signed(one.any_time),
+            "-" if one.any_time_p is None else f"{one.any_time_p:.2g}",
+        )
+    return table
+
+
+def _signed(interval: Interval | None) -> str:
+    return "-" if interval is None else f"{interval.low:+.3f} … {interval.high:+.3f}"
+
+
 def _position_table(arms: Sequence[ArmResult]) -> Table:
     table = _table("position", *(arm.arm for arm in arms))
     for number in range(max(len(arm.positions) for arm in arms)):
@@ -89,6 +109,8 @@ def _notes(analysis: Analysis) -> Iterator[str]:
         "any look, and p: for all looks together, so that one may stop at any time; tuned for a lift of "
         f"{analysis.expected_lift:.1%}"
     )
+    if analysis.preferences:
+        yield "preference: (clicks of one − clicks of the other) / all clicks, by whose item was clicked"
     p_value = analysis.sample_ratio.p_value
     if p_value is not None:
         yield f"units against weights: p = {p_value:.3g}"

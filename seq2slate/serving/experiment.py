@@ -4,6 +4,8 @@ A unit (a user, as a rule) is assigned by a hash, so that it meets the same arm 
 after every restart, and nothing has to be remembered: the first eight bytes of SHA-256 of the salt, a NUL and the unit,
 as a big-endian number, say where the unit falls on a line that the arms share in proportion to their weights. A new
 salt deals all units anew. New weights move the borders, and with them the units between the old and the new border.
+
+An experiment of the other kind, interleaving, assigns nobody: all units see slates that its two arms share.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from functools import cached_property
 from itertools import accumulate
 from math import isfinite
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -24,6 +27,9 @@ from seq2slate.errors import DataError
 
 BASE = "base"
 """In the place of a model's folder: the order as it was given."""
+INTERLEAVED = "interleaved"
+"""The arm, as the log knows it, of slates that two arms share."""
+Kind = Literal["split", "interleaving"]
 _LONGEST_NAME = 128
 _LINE = 1 << 64
 
@@ -50,6 +56,9 @@ class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("temperature: the base order is not drawn; leave it out")
 
 
+_SHARED = Arm(INTERLEAVED)
+
+
 class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """Arms that share the units.
 
@@ -62,6 +71,8 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
     arms: tuple[Arm, ...]
     salt: str = ""
     """Deals the units; the name of the experiment if empty."""
+    kind: Kind = "split"
+    """Each unit meets one arm; or everybody meets both of two arms, on slates that they share."""
 
     def __post_init__(self) -> None:
         if not 0 < len(self.name) <= _LONGEST_NAME or not self.name.isprintable():
@@ -72,6 +83,21 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
             raise ValueError(f"arms: the name {twice!r} stands twice")
         if not sum(arm.weight for arm in self.arms) > 0:
             raise ValueError("arms: expected at least one with a weight above 0")
+        if self.kind == "interleaving":
+            self._check_pair()
+
+    def _check_pair(self) -> None:
+        if len(self.arms) != 2:
+            raise ValueError(f"arms: interleaving takes two, got {len(self.arms)}")
+        if any(arm.weight != 1 or arm.temperature is not None for arm in self.arms):
+            raise ValueError("arms: interleaving gives both the same weight and draws no slates; leave these out")
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """How units are shared out, by the arm that the log will say."""
+        if self.kind == "interleaving":
+            return {INTERLEAVED: 1.0}
+        return {arm.name: arm.weight for arm in self.arms}
 
     @cached_property
     def _borders(self) -> list[int]:
@@ -81,6 +107,8 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
 
     def assign(self, unit: str) -> Arm:
         """Return the arm of a unit: always the same one."""
+        if self.kind == "interleaving":
+            return _SHARED
         digest = hashlib.sha256(f"{self.salt or self.name}\0{unit}".encode()).digest()
         return self.arms[bisect_right(self._borders, int.from_bytes(digest[:8], "big"))]
 

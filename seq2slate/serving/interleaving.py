@@ -11,33 +11,15 @@ does as a whole, such as diversity, is diluted. docs/experiments.md has the numb
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
-from math import sqrt
+from math import log
 from typing import Literal, TypeAlias, TypeVar
 
 import numpy as np
-import numpy.typing as npt
-from scipy.special import ndtri
 
 from seq2slate.errors import UsageError
-from seq2slate.serving.analysis import LEVEL, ratio_variance, two_sided_p
 
 Team: TypeAlias = Literal["a", "b"]
 Item = TypeVar("Item", bound=Hashable)
-
-
-@dataclass(frozen=True)
-class Preference:
-    """How much b is preferred to a: from -1, where all clicks go to a, to 1, where all go to b."""
-
-    estimate: float | None
-    """(clicks of b − clicks of a) / all clicks; None without clicks."""
-    low: float | None
-    high: float | None
-    """The 95% interval for one planned look; None if the units show no spread, as fewer than two of them do."""
-    p_value: float | None
-    """Of no preference, two-sided."""
-    units: int
 
 
 def interleave(
@@ -80,28 +62,25 @@ def credit(teams: Sequence[Team], clicked: Iterable[int]) -> tuple[int, int]:
     return winners.count("a"), winners.count("b")
 
 
-def preference(credits_of_units: npt.ArrayLike) -> Preference:
-    """Return how much b is preferred, from (U, 2) the clicks that each unit gave to a and to b over all its slates.
+def log_propensities(slate_a: Sequence[Item], slate_b: Sequence[Item], slate: Sequence[Item]) -> list[float]:
+    """Return, slot by slot, the log-probability of an interleaved slate's item given the items above it.
 
-    A ratio of sums over units, with the variance of `seq2slate.serving.analysis`: the slates of a unit need not be
-    independent. A unit without clicks has no say.
+    In a round whose first picks differ the coin decides about the first slot, and the second is the other team's. If
+    they agree the coin decides about the second: the next best of b if a was first, and of a if b was.
 
-    >>> preference([(0, 2), (1, 1), (0, 1), (2, 1), (0, 2)]).estimate
-    0.4
+    >>> [round(2.718281828**log, 3) for log in log_propensities(["x", "y", "z"], ["x", "z", "y"], ["x", "z", "y"])]
+    [1.0, 0.5, 1.0]
     """
-    table = np.asarray(credits_of_units)
-    if table.size == 0:
-        table = np.zeros((0, 2), dtype=np.int64)
-    if table.ndim != 2 or table.shape[1] != 2 or not np.issubdtype(table.dtype, np.integer) or (table < 0).any():
-        raise UsageError("credits are two counts for each unit: clicks of a, clicks of b")
-    table = table[table.sum(axis=1) > 0].astype(np.int64)
-    n_units = len(table)
-    if not n_units:
-        return Preference(None, None, None, None, 0)
-    lead, total = table[:, 1] - table[:, 0], table.sum(axis=1)
-    y, x, yy, xx, xy = (int(sums.sum()) for sums in (lead, total, lead**2, total**2, lead * total))
-    variance = ratio_variance(n_units, y, x, yy, xx, xy)
-    if variance is None:
-        return Preference(y / x, None, None, None, n_units)
-    half = float(ndtri((1 + LEVEL) / 2)) * sqrt(variance)
-    return Preference(y / x, max(-1.0, y / x - half), min(1.0, y / x + half), two_sided_p(y / x, variance), n_units)
+    logs: list[float] = []
+    for start in range(0, len(slate), 2):
+        first_a, first_b = (_best(ranking, slate[:start]) for ranking in (slate_a, slate_b))
+        agree = first_a == first_b
+        logs.append(0.0 if agree else -log(2))
+        if start + 1 < len(slate):
+            next_a, next_b = (_best(ranking, slate[: start + 1]) for ranking in (slate_a, slate_b))
+            logs.append(-log(2) if agree and next_a != next_b else 0.0)
+    return logs
+
+
+def _best(ranking: Sequence[Item], placed: Sequence[Item]) -> Item:
+    return next(item for item in ranking if item not in placed)

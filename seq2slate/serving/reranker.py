@@ -27,8 +27,9 @@ from msgspec import UNSET
 from seq2slate.data.lists import FloatArray
 from seq2slate.errors import DataError, Seq2SlateError
 from seq2slate.serving.deployment import Deployment, ServedModel
-from seq2slate.serving.experiment import Arm
-from seq2slate.serving.log.impression import BAD_FEATURES
+from seq2slate.serving.experiment import BASE, Arm
+from seq2slate.serving.interleaving import interleave, log_propensities
+from seq2slate.serving.log.impression import BAD_FEATURES, Draft
 from seq2slate.serving.log.store import ClickOutcome, Impression, Store, StoreError
 from seq2slate.serving.messages import Candidates, ClickRequest, RerankAnswer, RerankRequest
 from seq2slate.serving.monitoring import Monitor
@@ -61,6 +62,7 @@ class _Slate:
     log_probabilities: list[float] | None = None
     was_drawn: bool = False
     fallback: str | None = None
+    draft: Draft | None = None
 
 
 class Reranker:
@@ -93,7 +95,10 @@ class Reranker:
         arm = deployment.experiment.assign(request.unit)
         if not candidates.ids:  # nothing is shown, so there is nothing to log and nothing to click
             return RerankAnswer(None, arm.name, [])
-        slate = await self._order(deployment, arm, request, candidates)
+        if deployment.experiment.kind == "interleaving":
+            slate = await self._shared(deployment, request, candidates)
+        else:
+            slate = await self._order(deployment, arm, request, candidates)
         slate_id: str | None = secrets.token_urlsafe(16)
         about = (str(slate_id), deployment, arm, request.unit, candidates, slate, started)
         try:
@@ -168,6 +173,24 @@ class Reranker:
             return _base_order(k, features, MODEL_ERROR)
         finally:
             self._monitor.model_seconds.observe(time.perf_counter() - started)
+
+    async def _shared(self, deployment: Deployment, request: RerankRequest, candidates: Candidates) -> _Slate:
+        """Let two arms fill one slate; if either of them fails, nobody's order is shown."""
+        arms = deployment.experiment.arms
+        slates = [await self._order(deployment, arm, request, candidates) for arm in arms]
+        failed = next((slate for slate in slates if slate.fallback is not None), None)
+        if failed is not None:
+            return failed
+        a, b = (slate.shown for slate in slates)
+        shown, teams = interleave(a, b, len(a), np.random.default_rng(secrets.randbits(128)))
+        return _Slate(
+            shown,
+            slates[0].features,
+            model="+".join(slate.model or BASE for slate in slates),
+            log_probabilities=log_propensities(a, b, shown),
+            was_drawn=True,
+            draft=Draft(arms[0].name, arms[1].name, "".join(teams)),
+        )
 
     async def _placed_in_time(
         self, model: ServedModel, temperature: float | None, features: FloatArray, candidates: Candidates, k: int
@@ -283,4 +306,5 @@ def _impression(
         model=slate.model,
         log_propensities=slate.log_probabilities if slate.was_drawn else None,
         fallback=slate.fallback,
+        draft=slate.draft,
     )

@@ -37,6 +37,25 @@ BAD_FEATURES = "bad-features"
 """The reason for the fallback of a slate whose items had no usable features: it is logged without any."""
 
 
+@dataclass(frozen=True)
+class Draft:
+    """How two arms shared a slate."""
+
+    a: str
+    b: str
+    teams: str
+    """(K,) "a" or "b": who placed the item of each slot."""
+
+    def to_json(self) -> str:
+        """Return it as text."""
+        return _to_json([self.a, self.b, self.teams])
+
+    @classmethod
+    def from_json(cls, text: str) -> Draft:
+        """Return what `to_json` wrote."""
+        return cls(*json.loads(text))
+
+
 @dataclass(frozen=True, eq=False)
 class Impression:
     """A slate as it was shown, with all that is needed to learn from it; checked when it is made."""
@@ -68,6 +87,8 @@ class Impression:
     """(K,) of each slot's choice given the slots above it; None if nothing was left to chance."""
     fallback: str | None = None
     """Why the base order was shown in the place of the model's, or None."""
+    draft: Draft | None = None
+    """Who placed what, if two arms shared the slate."""
 
     def __post_init__(self) -> None:
         """Refuse what could not be learned from later."""
@@ -93,6 +114,8 @@ class Impression:
         if not (isfinite(self.at) and isfinite(self.latency_ms)):
             raise self._error("the time and the latency must be finite")
         self._check_propensities()
+        if self.draft is not None and (len(self.draft.teams) != len(self.shown) or set(self.draft.teams) - {"a", "b"}):
+            raise self._error(f"teams {self.draft.teams!r} for {len(self.shown)} slots; expected a or b for each")
 
     def _check_propensities(self) -> None:
         if self.log_propensities is None:
@@ -145,7 +168,7 @@ def _key(columns: Columns) -> str:
 
 ROW = (
     "slate_id, at, unit, experiment, arm, model, items, shown, log_propensities, columns, features, categorical, "
-    "context, fallback, latency_ms"
+    "context, fallback, latency_ms, draft"
 )
 """The columns of a row of `impressions`, in the order of `to_row` and `from_row`."""
 
@@ -174,6 +197,7 @@ def to_row(impression: Impression) -> tuple[Any, ...]:
         None if one.context is None else _to_json(dict(one.context)),
         one.fallback,
         float(one.latency_ms),
+        None if one.draft is None else one.draft.to_json(),
     )
     if not all(is_storable(value) for value in row if isinstance(value, str)):
         raise DataError(f"impression {one.slate_id!r}: some text has a NUL or half a surrogate pair")
@@ -196,7 +220,7 @@ def is_storable(text: str) -> bool:
 def from_row(row: Sequence[Any], columns: Columns) -> Impression:
     """Return what `to_row` wrote."""
     slate_id, at, unit, experiment, arm, model, items, shown, propensities, _, features, categorical, *rest = row
-    context, fallback, latency_ms = rest
+    context, fallback, latency_ms, draft = rest
     ids = json.loads(items)
     return Impression(
         slate_id=slate_id,
@@ -214,6 +238,7 @@ def from_row(row: Sequence[Any], columns: Columns) -> Impression:
         context=None if context is None else json.loads(context),
         fallback=fallback,
         latency_ms=latency_ms,
+        draft=None if draft is None else Draft.from_json(draft),
     )
 
 

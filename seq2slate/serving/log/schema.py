@@ -72,7 +72,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (experiment, arm, position)
         )""",
     ),
-    (  # positions by group of units, for intervals; what was counted before is a group of its own
+    (  # slots by group of units (what was counted before is a group of its own), minutes, reasons, shared slates
         """CREATE TABLE slot_counts (
             experiment TEXT NOT NULL,
             arm TEXT NOT NULL,
@@ -99,6 +99,29 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             reason TEXT NOT NULL,
             impressions BIGINT NOT NULL,
             PRIMARY KEY (experiment, arm, reason)
+        )""",
+        "ALTER TABLE impressions ADD COLUMN draft TEXT",
+        """CREATE TABLE unit_credits (
+            experiment TEXT NOT NULL,
+            arm_a TEXT NOT NULL,
+            arm_b TEXT NOT NULL,
+            unit TEXT NOT NULL,
+            a_clicks BIGINT NOT NULL,
+            b_clicks BIGINT NOT NULL,
+            PRIMARY KEY (experiment, arm_a, arm_b, unit)
+        )""",
+        """CREATE TABLE draft_counts (
+            experiment TEXT NOT NULL,
+            arm_a TEXT NOT NULL,
+            arm_b TEXT NOT NULL,
+            impressions BIGINT NOT NULL,
+            units BIGINT NOT NULL,
+            a_clicks BIGINT NOT NULL,
+            b_clicks BIGINT NOT NULL,
+            lead_squared BIGINT NOT NULL,
+            clicks_squared BIGINT NOT NULL,
+            lead_times_clicks BIGINT NOT NULL,
+            PRIMARY KEY (experiment, arm_a, arm_b)
         )""",
     ),
 )

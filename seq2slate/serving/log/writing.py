@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from seq2slate.serving.log.backend import Connection, Row
-from seq2slate.serving.log.counts import Tally
-from seq2slate.serving.log.impression import ROW, ClickOutcome, Columns, Impression, columns_of, to_row
+from seq2slate.serving.log.impression import ROW, ClickOutcome, Columns, Draft, Impression, columns_of, to_row
+from seq2slate.serving.log.tally import ShownSlate, Tally
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,9 @@ class _Placed:
 
     number: int
     """Of the entry in its group."""
-    slate_id: str
+    click: NewClick
     item: int
-    at: float
-    arm: tuple[str, str]
-    unit: str
-    shown_at: float
+    slate: ShownSlate
     position: int
 
 
@@ -94,8 +91,8 @@ def _write_impressions(connection: Connection, impressions: Sequence[NewImpressi
     for new, is_new in zip(impressions, inserted, strict=True):
         if is_new:
             one = new.impression
-            arm = (one.experiment, one.arm)
-            tally.add_impression(arm, one.unit, one.at, len(one.shown), one.fallback)
+            slate = ShownSlate(one.experiment, one.arm, one.unit, one.at, one.draft)
+            tally.add_impression(slate, len(one.shown), one.fallback)
 
 
 def _write_clicks(connection: Connection, clicks: dict[int, NewClick], tally: Tally) -> dict[int, ClickOutcome]:
@@ -106,27 +103,30 @@ def _write_clicks(connection: Connection, clicks: dict[int, NewClick], tally: Ta
         if click.slate_id not in slates:
             outcomes[number] = ClickOutcome.UNKNOWN_SLATE
             continue
-        experiment, arm, unit, shown_at, items, shown = slates[click.slate_id]
+        slate, items, shown = slates[click.slate_id]
         item = items.index(click.item_id) if click.item_id in items else -1
         if item not in shown:
             outcomes[number] = ClickOutcome.NOT_SHOWN
             continue
-        position = shown.index(item)
-        placed.append(_Placed(number, click.slate_id, item, click.at, (experiment, arm), unit, shown_at, position))
-    placed.sort(key=lambda click: (click.slate_id, click.item))
-    inserted = connection.each(_INSERT_CLICK, [(click.slate_id, click.item, click.at) for click in placed])
+        placed.append(_Placed(number, click, item, slate, shown.index(item)))
+    placed.sort(key=lambda one: (one.click.slate_id, one.item))
+    inserted = connection.each(_INSERT_CLICK, [(one.click.slate_id, one.item, one.click.at) for one in placed])
     for one, is_new in zip(placed, inserted, strict=True):
         outcomes[one.number] = ClickOutcome.NEW if is_new else ClickOutcome.DUPLICATE
         if is_new:
-            tally.add_click(one.arm, one.unit, one.shown_at, one.position)
+            tally.add_click(one.slate, one.position)
     return outcomes
 
 
-def _find_slates(connection: Connection, slate_ids: set[str]) -> dict[str, tuple[Any, ...]]:
-    """Return experiment, arm, unit, time, item ids and shown indices of the slates that are in the log."""
-    marks = ", ".join("?" * len(slate_ids))
+def _find_slates(connection: Connection, slate_ids: set[str]) -> dict[str, tuple[ShownSlate, list[str], list[int]]]:
+    """Return the slates that are in the log, each with its item ids and shown indices."""
     rows = connection.rows(
-        f"SELECT slate_id, experiment, arm, unit, at, items, shown FROM impressions WHERE slate_id IN ({marks})",
+        "SELECT slate_id, experiment, arm, unit, at, draft, items, shown FROM impressions "
+        f"WHERE slate_id IN ({', '.join('?' * len(slate_ids))})",
         tuple(slate_ids),
     )
-    return {slate_id: (*about, json.loads(items), json.loads(shown)) for slate_id, *about, items, shown in rows}
+    found = {}
+    for slate_id, experiment, arm, unit, at, draft, items, shown in rows:
+        slate = ShownSlate(experiment, arm, unit, at, None if draft is None else Draft.from_json(draft))
+        found[slate_id] = slate, json.loads(items), json.loads(shown)
+    return found

@@ -1,0 +1,143 @@
+"""A live experiment in which two arms share their slates: who placed what, who is credited, and what that says."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seq2slate.data.clicks import make_user
+from seq2slate.data.lists import ItemLists
+from seq2slate.data.synthetic import generate
+from seq2slate.errors import DataError
+from seq2slate.serving.analysis import analyse
+from seq2slate.serving.experiment import INTERLEAVED, read_experiment
+from seq2slate.serving.interleaving import log_propensities
+from seq2slate.serving.log.store import LoggedImpression, open_store
+from seq2slate.serving.preference import preference
+from seq2slate.serving.runtime import Runtime
+from seq2slate.serving.traffic import Traffic, send_traffic
+from tests.services import N_FEATURES, Service, request, save_model
+from tests.test_cli import seq2slate
+
+EXPERIMENT = """
+name = "pair"
+kind = "interleaving"
+[[arms]]
+name = "old"
+model = "base"
+[[arms]]
+name = "new"
+model = "model"
+"""
+K = 5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pair")
+    save_model(folder / "model", seed=3)
+    (folder / "pair.toml").write_text(EXPERIMENT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lists() -> ItemLists:
+    return generate(60, items=9, features=N_FEATURES, seed=5)
+
+
+@pytest.fixture(scope="module")
+def visited(folder: Path, lists: ItemLists) -> tuple[Traffic, list[LoggedImpression]]:
+    """What visitors of the service counted, and what its log has."""
+    log = str(folder / "log.db")
+    with Service("--experiment", folder / "pair.toml", "--log", log, "--deadline-ms", 5000) as service:
+        user = make_user("diverse", relevant_from=1)
+        traffic = send_traffic(service.url, lists, user, requests=300, units=40, k=K, concurrency=3, quiet=True)
+        bad = service.client.post("/v1/rerank", json=request("somebody", k=3) | {"items": [{"id": "x"}, {"id": "y"}]})
+        assert bad.json() | {"slate_id": ""} == {
+            "slate_id": "",
+            "arm": INTERLEAVED,
+            "items": ["x", "y"],
+            "fallback": True,
+            "reason": "bad-features",
+        }
+        assert service.stop() == 0
+    with open_store(log) as store:
+        logged = [one for one in store.impressions() if one.impression.fallback is None]
+    return traffic, logged
+
+
+def test_each_team_places_its_best(visited: tuple[Traffic, list[LoggedImpression]], folder: Path) -> None:
+    runtime = Runtime.load(folder / "model")
+    teams = set()
+    for logged in visited[1]:
+        one = logged.impression
+        assert one.draft is not None
+        assert (one.arm, one.draft.a, one.draft.b) == (INTERLEAVED, "old", "new")
+        rankings = {"a": list(range(len(one.items))), "b": runtime.slate(one.features)[0].tolist()}
+        for slot, (item, team) in enumerate(zip(one.shown, one.draft.teams, strict=True)):
+            assert item == next(best for best in rankings[team] if best not in one.shown[:slot])
+        for start in range(0, len(one.shown) - 1, 2):
+            assert sorted(one.draft.teams[start : start + 2]) == ["a", "b"]
+        teams.add(one.draft.teams)
+        a, b = (ranking[: len(one.shown)] for ranking in rankings.values())
+        assert one.log_propensities == pytest.approx(log_propensities(a, b, list(one.shown)))
+    assert len(teams) > 4  # coins fall both ways
+
+
+def test_clicks_are_credited_to_who_placed_the_item(
+    visited: tuple[Traffic, list[LoggedImpression]], folder: Path
+) -> None:
+    traffic, logged = visited
+    by_unit: dict[str, list[int]] = {}
+    for one in logged:
+        draft, shown = one.impression.draft, list(one.impression.shown)
+        assert draft is not None
+        for item in one.clicks:
+            by_unit.setdefault(one.impression.unit, [0, 0])["ab".index(draft.teams[shown.index(item)])] += 1
+    expected = preference(list(by_unit.values()))
+    assert expected.a_clicks + expected.b_clicks == traffic.arms[INTERLEAVED].clicks > 100
+    with open_store(folder / "log.db") as store:
+        analysis = analyse(store.counts("pair"), weights=read_experiment(folder / "pair.toml").weights)
+    (found,) = analysis.preferences
+    assert (found.a, found.b, found.impressions) == ("old", "new", len(logged))
+    for name in ("units", "a_clicks", "b_clicks", "estimate", "fixed", "fixed_p", "any_time", "any_time_p"):
+        assert getattr(found, name) == getattr(expected, name)
+    assert [arm.arm for arm in analysis.arms] == [INTERLEAVED]
+    printed = seq2slate("experiment", folder / "log.db").out
+    assert "new against old" in printed
+    assert f"{found.b_clicks:,} : {found.a_clicks:,}" in printed
+
+
+def test_the_log_can_be_trained_on(visited: object, folder: Path) -> None:
+    out = seq2slate("log", "export", folder / "log.db", folder / "shown.parquet").out
+    assert "300 lists" in out
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ((EXPERIMENT.rpartition("[[arms]]")[0]), "takes two, got 1"),
+        (EXPERIMENT + "weight = 3\n", "same weight"),
+        (EXPERIMENT + "temperature = 0.5\n", "draws no slates"),
+        (EXPERIMENT.replace("interleaving", "shuffling"), "kind"),
+    ],
+)
+def test_what_a_file_may_not_say(tmp_path: Path, change: str, message: str) -> None:
+    (tmp_path / "wrong.toml").write_text(change)
+    with pytest.raises(DataError, match=message):
+        read_experiment(tmp_path / "wrong.toml")
+
+
+def test_preferences_hold_at_any_look() -> None:
+    """Nobody prefers anything: of 200 tests with 30 looks each, hardly any finds a preference at any of them."""
+    rng = np.random.default_rng(2)
+    found, found_fixed = 0, 0
+    for _ in range(200):
+        clicks = rng.poisson(3, 3000)
+        leans = rng.beta(4, 4, 3000)  # a unit has its taste
+        to_b = rng.binomial(clicks, leans)
+        looks = [preference(np.column_stack([clicks - to_b, to_b])[:n]) for n in range(100, 3001, 100)]
+        found += any(look.any_time_p is not None and look.any_time_p < 0.05 for look in looks)
+        found_fixed += any(look.fixed_p is not None and look.fixed_p < 0.05 for look in looks)
+    assert found / 200 <= 0.05
+    assert found_fixed / 200 > 0.15
