@@ -197,7 +197,7 @@ class Reranker:
     ) -> _Slate:
         """Let the model order the candidates: at once if that is quickly done, in a thread if it may take long."""
         task = partial(_place, model, temperature, features, candidates, k)
-        if not model.runtime.is_short(len(features), k):
+        if not model.runtime.is_quick(len(features)):
             work = asyncio.get_running_loop().run_in_executor(self._threads, task)
             return await asyncio.wait_for(work, self._patience.deadline)
         started = time.perf_counter()

@@ -33,7 +33,7 @@ from seq2slate.model.resemblance import LEAST, STRETCH, STRONGEST, Resemblance
 from seq2slate.model.saving import load_saved
 from seq2slate.model.seq2slate import KIND, Seq2Slate
 
-_FEW_CELLS = 1000  # items times slots: up to half a millisecond
+_FEW_ITEMS = 32  # all of them are placed in a millisecond at most
 
 
 class Runtime:
@@ -99,9 +99,9 @@ class Runtime:
         probabilities: FloatArray = (scores[0] / temperature).softmax(1).numpy()
         return probabilities
 
-    def is_short(self, n_items: int, k: int) -> bool:
+    def is_quick(self, n_items: int) -> bool:
         """Say whether a slate takes hardly longer than to hand it to another thread: a call to C, for few items."""
-        return self._placer is not None and n_items * k <= _FEW_CELLS
+        return self._placer is not None and n_items <= _FEW_ITEMS
 
     def rank(self, batch: Batch, k: int | None = None) -> IntArray:
         """Return the best slates (B, K) of a batch, one list after the other."""
