@@ -68,6 +68,10 @@ def test_toml_and_json_say_the_same(tmp_path: Path) -> None:
         ('{"name": "e", "arms": [{"name": "a"}, {"name": "b", "wieght": 1}]}', r"`wieght` - at `\$.arms\[1\]`"),
         ('{"name": "e", "arms": [{"name": "a", "weight": -1}]}', r"weight: .* - at `\$.arms\[0\]`"),
         ('{"name": "e", "arms": [{"name": "a", "weight": 0}]}', "weight above 0"),
+        (
+            '{"name": "e", "arms": [{"name": "a", "weight": 1e308}, {"name": "b", "weight": 1e308}]}',
+            "beyond any number",
+        ),
         ('{"name": "e", "arms": [{"name": "a", "temperature": 0}]}', "temperature: expected a number above 0"),
         ('{"name": "e", "arms": [{"name": "a", "model": "base", "temperature": 1}]}', "not drawn"),
         ('{"name": "e", "arms": [{"name": "a", "weight": "2"}]}', r"Expected `float`, got `str` - at `\$.arms\[0\]"),

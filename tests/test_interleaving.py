@@ -44,6 +44,15 @@ def test_propensities_are_those_of_all_coins() -> None:
             assert log_propensities(a, b, slate) == pytest.approx(expected.tolist(), abs=1e-12)
 
 
+def test_a_long_slate_has_propensities_of_coins() -> None:
+    rng = np.random.default_rng(1)
+    a, b = (rng.permutation(1000).tolist() for _ in range(2))
+    slate, _ = interleave(a, b, 1000, rng)
+    logs = np.array(log_propensities(a, b, slate))
+    assert set(logs) <= {0.0, -np.log(2)}
+    assert (logs.reshape(-1, 2) < 0).sum(axis=1).max() == 1  # one coin a round
+
+
 def drafted(a: list[int], b: list[int], coins: Sequence[int]) -> list[int]:
     """A team draft with coins that are known."""
     slate: list[int] = []

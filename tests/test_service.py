@@ -470,6 +470,20 @@ class Strict:
         return self.service.client.get(path, headers={"Authorization": f"Bearer {key}"})
 
 
+def test_pages_of_other_sites_are_refused(main: Main) -> None:
+    client = main.service.client
+    for host, status in (
+        ("localhost:1", 200),
+        ("[::1]:8080", 200),
+        ("127.0.0.1", 200),
+        ("evil.example", 403),
+        ("", 403),
+    ):
+        assert client.get("/metrics", headers={"Host": host}).status_code == status
+    for site, status in (("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)):
+        assert client.post("/v1/admin/reload", headers={"Sec-Fetch-Site": site}).status_code == status
+
+
 def test_keys_open_what_they_are_for_and_nothing_else(strict: Strict) -> None:
     client = strict.service.client
     for path in ("/healthz", "/readyz"):
@@ -481,6 +495,10 @@ def test_keys_open_what_they_are_for_and_nothing_else(strict: Strict) -> None:
         ("GET", "/metrics", "admin"),
         ("GET", "/openapi.json", "admin"),
         ("GET", "/docs", "admin"),
+        ("GET", "/v1/experiment", "admin"),
+        ("GET", "/", "admin"),
+        ("GET", "/slates", "admin"),
+        ("GET", "/slates/x", "admin"),
     ):
         statuses = [
             client.request(method, path, headers=headers, json={} if method == "POST" else None).status_code
@@ -543,6 +561,7 @@ def test_a_full_disk_refuses_cleanly_and_recovers(strict: Strict) -> None:
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         click = {"slate_id": slate["slate_id"], "item": "a"}
         assert strict.post("/v1/clicks", click).status_code == 503
+        assert strict.service.client.get("/readyz").json() == {"status": "unavailable", "log": "unavailable"}
     finally:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (unlimited, unlimited))
     _wait_until(lambda: strict.post("/v1/clicks", click).status_code == 200)
@@ -596,7 +615,7 @@ def _answer_during_stop(service: Service, body: Any) -> Any:
     """Send SIGTERM in the middle of a request, and return what it is answered."""
     content, address = json.dumps(body).encode(), httpx.URL(service.url)
     head = (
-        "POST /v1/rerank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        "POST /v1/rerank HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
         f"Expect: 100-continue\r\nContent-Length: {len(content)}\r\n\r\n"
     )
     with socket.create_connection((address.host, address.port)) as slow:

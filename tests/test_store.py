@@ -2,14 +2,20 @@
 
 import asyncio
 import json
+import os
+import secrets
+import shutil
+import signal
 import sqlite3
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, wait
+from contextlib import closing, suppress
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 from zlib import crc32
 
@@ -22,12 +28,13 @@ from hypothesis import strategies as st
 from seq2slate.data.files import read
 from seq2slate.errors import DataError, UsageError
 from seq2slate.serving.log import schema, writer, writing
+from seq2slate.serving.log import sqlite as sqlite_log
 from seq2slate.serving.log.backend import BadRowError, ConflictError
 from seq2slate.serving.log.counts import ArmCounts, DraftCounts, PositionCounts
 from seq2slate.serving.log.export import export, parse_time
 from seq2slate.serving.log.impression import Draft, LoggedImpression, to_row
 from seq2slate.serving.log.reading import Range
-from seq2slate.serving.log.sqlite import SqliteBackend
+from seq2slate.serving.log.sqlite import SqliteBackend, _Checkpointer
 from seq2slate.serving.log.store import ClickOutcome, Impression, Store, StoreBusyError, StoreError, open_store
 from tests.logs import fresh_database, impression
 from tests.memory import measured_memory
@@ -544,6 +551,115 @@ def test_the_last_slates_latencies_by_arm(store: Store) -> None:
     store.add_impression(FULL).result()
     assert store.latencies("experiment", 5) == {"arm-0": [4.0, 2.0], "arm-1": [5.0, 3.0]}
     assert store.experiments() == ["autumn", "experiment"]
+
+
+# What may go wrong with the database
+
+
+def test_what_is_committed_moves_into_the_file_by_itself(tmp_path: Path) -> None:
+    with open_store(tmp_path / "log.db") as store:
+        store.add_impression(FULL).result()
+        for _ in range(100):
+            shutil.copy(tmp_path / "log.db", tmp_path / "alone.db")  # without the write-ahead log
+            with suppress(sqlite3.Error), closing(sqlite3.connect(tmp_path / "alone.db")) as alone:
+                if alone.execute("SELECT slate_id FROM impressions").fetchall() == [("s-1",)]:
+                    return
+            time.sleep(0.1)
+    pytest.fail("it has not moved in ten seconds")
+
+
+def test_a_move_that_fails_is_told(tmp_path: Path) -> None:
+    told = threading.Event()
+    failing = patch.object(_Checkpointer, "_move", side_effect=sqlite3.OperationalError("the disk is full"))
+    telling = patch.object(sqlite_log.logger, "warning", side_effect=lambda *_: told.set())
+    with failing, telling, open_store(tmp_path / "log.db") as store:
+        assert told.wait(10)
+        store.add_impression(FULL).result()
+
+
+def test_a_file_that_was_moved_away_takes_nothing_more(tmp_path: Path) -> None:
+    with open_store(tmp_path / "log.db") as store:
+        store.add_impression(FULL).result()
+        (tmp_path / "old").mkdir()
+        for file in tmp_path.glob("log.db*"):
+            file.rename(tmp_path / "old" / file.name)
+        with pytest.raises(StoreError, match="moved, deleted or replaced"):
+            store.add_impression(SMALL).result()
+        store.add_impression(SMALL).result()  # in a new file
+        assert [logged.impression.slate_id for logged in store.impressions()] == ["s-2"]
+
+
+def test_columns_that_somebody_deleted_are_written_again(tmp_path: Path) -> None:
+    with open_store(tmp_path / "log.db") as store:
+        store.add_impression(impression(1)).result()
+        with closing(sqlite3.connect(tmp_path / "log.db", isolation_level=None)) as other:
+            other.execute("PRAGMA foreign_keys = OFF")
+            other.execute("DELETE FROM column_sets")
+        with pytest.raises(BadRowError):
+            store.add_impression(impression(2)).result()
+        store.add_impression(impression(3)).result()
+
+
+def test_a_probe_says_whether_there_is_room(tmp_path: Path) -> None:
+    backend = SmallDisk(tmp_path / "log.db")
+    with Store(backend) as store:
+        store.check_writable().result()
+        while (
+            store.add_impression(replace(impression(1, n_items=200), slate_id=secrets.token_hex())).exception() is None
+        ):
+            pass
+        assert isinstance(store.check_writable().exception(), StoreError)
+        backend.pages = 10_000
+        store.check_writable().exception()  # a full connection is given up
+        store.check_writable().result()
+        assert store.column_sets(Range())[0][1] == 1001.0  # and it leaves nothing behind
+        with closing(sqlite3.connect(tmp_path / "log.db")) as raw:
+            assert raw.execute("SELECT COUNT(*) FROM column_sets WHERE key = 'probe'").fetchone() == (0,)
+
+
+def test_a_server_process_that_freezes_is_given_up(postgres_server: Any) -> None:
+    url = fresh_database(postgres_server)
+    with open_store(url) as store:
+        store.add_impression(impression(1)).result()
+        pid = cast(Any, store._writer._connection)._raw.info.backend_pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            stuck = store.add_impression(impression(2))
+            with pytest.raises(TimeoutError):
+                stuck.result(0.5)
+            store.give_up_after(60)
+            assert not stuck.done()
+            store.give_up_after(0.3)
+            assert isinstance(stuck.exception(10), StoreError)
+            store.add_impression(impression(3)).result(10)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_closing_does_not_wait_for_ever(postgres_server: Any) -> None:
+    import psycopg
+
+    url = fresh_database(postgres_server)
+    with patch.object(writer, "_SECONDS_TO_CLOSE", 0.3), psycopg.connect(url) as other:
+        store = open_store(url)
+        other.execute("LOCK TABLE arm_counts")
+        stuck = store.add_impression(impression(1))
+        store.close()
+        assert isinstance(stuck.exception(5), StoreError)
+
+
+def test_rows_that_were_not_there_when_an_export_began_do_not_slip_in(store: Store, tmp_path: Path) -> None:
+    store.add_impression(impression(1)).result()
+    real = store.contexts
+
+    def late(chosen: Range) -> Iterator[str | None]:
+        found = list(real(chosen))
+        store.add_impression(replace(impression(2), categorical={"brand": list("wxyz")})).result()
+        return iter(found)
+
+    with patch.object(store, "contexts", late), pytest.raises(DataError, match="just committed, differ: export again"):
+        export(store, tmp_path / "out.parquet")
+    assert not (tmp_path / "out.parquet").exists()
 
 
 # Opening

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
@@ -211,6 +211,13 @@ class FeatureTransform:
         texts = {name: _as_texts(name, values, len(rows)) for name, values in (categorical or {}).items()}
         of_list = {name: _as_context(name, value) for name, value in (context or {}).items()}
         return self._encode(rows, texts, of_list, 1, "item {}".format)
+
+    def check_columns(self, categorical: Collection[str], context: Mapping[str, object]) -> None:
+        """Refuse a list without the text columns or the context that the model reads, or with words for numbers."""
+        _chosen(dict.fromkeys(categorical), self.categorical, "categorical")
+        of_list = {name: _as_context(name, value) for name, value in context.items()}
+        _chosen(of_list, [*self.context.names, *self.context_categorical], "context")
+        self._check_context(of_list)
 
     def out_of_vocabulary_share(self, lists: ItemLists) -> dict[str, float]:
         """Return, for each text column, the share of values in slot 0: unseen in training, rare there, or missing.

@@ -47,6 +47,17 @@ class Deployment:
         model = self.models.get(arm.name) or next(iter(self.models.values()), None)
         return None if model is None else model.runtime.transform.dense.names
 
+    def reads(self, categorical: Mapping[str, object], context: Mapping[str, object] | None) -> bool:
+        """Say whether the first model could read these columns: arms without a model fail where its slates would."""
+        model = next(iter(self.models.values()), None)
+        if model is None:
+            return True
+        try:
+            model.runtime.transform.check_columns(categorical, context or {})
+        except DataError:
+            return False
+        return True
+
 
 def load_deployment(model: Folder | None, experiment_file: Folder | None = None) -> Deployment:
     """Load the experiment, or the one model that is to be served without one."""

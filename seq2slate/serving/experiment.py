@@ -83,6 +83,8 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
             raise ValueError(f"arms: the name {twice!r} stands twice")
         if not sum(arm.weight for arm in self.arms) > 0:
             raise ValueError("arms: expected at least one with a weight above 0")
+        if not isfinite(sum(arm.weight for arm in self.arms)):
+            raise ValueError("arms: the sum of the weights is beyond any number")
         if self.kind == "interleaving":
             self._check_pair()
 

@@ -10,9 +10,9 @@ does as a whole, such as diversity, is diluted. docs/experiments.md has the numb
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence, Set
 from math import log
-from typing import Literal, TypeAlias, TypeVar
+from typing import Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -34,21 +34,16 @@ def interleave(
     """
     if k < 0:
         raise UsageError(f"a slate cannot have {k} slots")
-    rankings: dict[Team, Sequence[Item]] = {"a": slate_a, "b": slate_b}
-    for name, ranking in rankings.items():
+    for name, ranking in {"a": slate_a, "b": slate_b}.items():
         if len(set(ranking)) < len(ranking):
             raise UsageError(f"an item stands twice on the slate of {name}")
+    best: dict[Team, _BestLeft[Item]] = {"a": _BestLeft(slate_a), "b": _BestLeft(slate_b)}
     n_slots = min(k, len(slate_a), len(slate_b))
     slate: dict[Item, Team] = {}
-    reached: dict[Team, int] = {"a": 0, "b": 0}
     for b_is_first in rng.integers(2, size=(n_slots + 1) // 2):
         order: tuple[Team, Team] = ("b", "a") if b_is_first else ("a", "b")
         for team in order[: n_slots - len(slate)]:
-            ranking, best = rankings[team], reached[team]
-            while ranking[best] in slate:
-                best += 1
-            slate[ranking[best]] = team
-            reached[team] = best + 1
+            slate[best[team].find(slate.keys())] = team
     return list(slate), list(slate.values())
 
 
@@ -71,16 +66,26 @@ def log_propensities(slate_a: Sequence[Item], slate_b: Sequence[Item], slate: Se
     >>> [round(2.718281828**log, 3) for log in log_propensities(["x", "y", "z"], ["x", "z", "y"], ["x", "z", "y"])]
     [1.0, 0.5, 1.0]
     """
+    best_of_a, best_of_b = _BestLeft(slate_a), _BestLeft(slate_b)
+    placed: set[Item] = set()
     logs: list[float] = []
-    for start in range(0, len(slate), 2):
-        first_a, first_b = (_best(ranking, slate[:start]) for ranking in (slate_a, slate_b))
-        agree = first_a == first_b
-        logs.append(0.0 if agree else -log(2))
-        if start + 1 < len(slate):
-            next_a, next_b = (_best(ranking, slate[: start + 1]) for ranking in (slate_a, slate_b))
-            logs.append(-log(2) if agree and next_a != next_b else 0.0)
+    agreed = False
+    for slot, item in enumerate(slate):
+        differ = best_of_a.find(placed) != best_of_b.find(placed)
+        starts_round = slot % 2 == 0
+        logs.append(-log(2) if differ and (starts_round or agreed) else 0.0)
+        agreed = starts_round and not differ
+        placed.add(item)
     return logs
 
 
-def _best(ranking: Sequence[Item], placed: Sequence[Item]) -> Item:
-    return next(item for item in ranking if item not in placed)
+class _BestLeft(Generic[Item]):
+    """The best item of a ranking that is not placed yet; it never has to look back."""
+
+    def __init__(self, ranking: Sequence[Item]) -> None:
+        self._ranking, self._reached = ranking, 0
+
+    def find(self, placed: Set[Item]) -> Item:
+        while self._ranking[self._reached] in placed:
+            self._reached += 1
+        return self._ranking[self._reached]

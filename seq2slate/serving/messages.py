@@ -186,7 +186,7 @@ def candidates_of(request: RerankRequest, *, most: int) -> Candidates:
 
 
 def _from_items(items: list[Item], context: Context | None) -> Candidates:
-    names = dict.fromkeys(name for item in items for name in item.categorical)
+    names = sorted({name for item in items for name in item.categorical})
     categorical = {name: [item.categorical.get(name) for item in items] for name in names}
     return Candidates([item.id for item in items], [item.features for item in items], categorical, context)
 
@@ -200,7 +200,7 @@ def _from_columns(request: RerankRequest) -> Candidates:
     }.items():
         if len(values) != len(ids):
             raise BadRequestError(f"{name}: {len(values)} rows for {len(ids)} item_ids")
-    return Candidates(ids, rows, request.categorical, request.context)
+    return Candidates(ids, rows, dict(sorted(request.categorical.items())), request.context)
 
 
 def _check_texts(request: RerankRequest, candidates: Candidates) -> None:

@@ -22,6 +22,7 @@ class Monitor:
         self.fallbacks = self._counter("fallbacks", "Slates in base order in the place of the arm's.", "arm", "reason")
         self.clicks = self._counter("clicks", "Clicks, by what became of them.", "outcome")
         self.log_failures = self._counter("log_failures", "Writes that the log did not take.")
+        self.late_commits = self._counter("late_commits", "Writes that were committed after they had been given up.")
         self.reloads = self._counter("reloads", "Models loaded anew.", "outcome")
         self.in_flight = Gauge("seq2slate_in_flight", "Requests being answered.", registry=self._registry)
 

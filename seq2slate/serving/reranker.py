@@ -39,6 +39,7 @@ Outcome = TypeVar("Outcome")
 OnLogFailure = Literal["serve", "refuse"]
 DEADLINE, MODEL_ERROR, LOG = "deadline", "model-error", "log"
 """The reasons for a fallback, besides BAD_FEATURES."""
+_PATIENCE_WITH_A_GROUP = 10  # log deadlines, after which a connection that says nothing is cut
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,10 @@ class Reranker:
         self._monitor = monitor
         self._patience = patience
         self._threads = ThreadPoolExecutor(threads or min(4, os.cpu_count() or 1), "seq2slate-model")
+        self._at_work: set[Future[_Slate]] = set()
         self._stuck: set[Future[object]] = set()
+        self._last_write_failed = False
+        self._reloading = asyncio.Lock()
 
     # The three things it does
 
@@ -117,9 +121,13 @@ class Reranker:
         return outcome
 
     async def reload(self) -> Deployment:
-        """Load everything anew beside what is being served, and put it in its place if all is well."""
+        """Load everything anew beside what is being served, and put it in its place if all is well.
+
+        One at a time, so that what was read last is what is served.
+        """
         try:
-            self.deployment = await asyncio.to_thread(self._load)
+            async with self._reloading:
+                self.deployment = await asyncio.to_thread(self._load)
         except (Seq2SlateError, OSError) as error:
             self._monitor.reloads.labels("failed").inc()
             logger.error("reload failed, and what was served before goes on: %s", error)
@@ -134,19 +142,20 @@ class Reranker:
         return self._patience.on_log_failure == "refuse"
 
     async def log_answers(self) -> bool:
-        """Say whether the log can be read."""
-        if self._stuck:
-            return False
+        """Say whether the log can be read and, if the last write failed, whether it can be written again."""
         try:
             await asyncio.wait_for(asyncio.to_thread(self.store.get, ""), self._patience.log)
+            if self._last_write_failed or self._stuck:
+                await self._committed(self.store.check_writable)
         except (TimeoutError, Seq2SlateError, OSError):
             return False
         return True
 
-    def close(self) -> None:
-        """Commit what is waiting; a model that hangs is not waited for."""
+    def close(self) -> bool:
+        """Commit what is waiting, without waiting for a model; say whether all its threads are at rest."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.store.close()
+        return not self._at_work
 
     # Ordering
 
@@ -160,7 +169,8 @@ class Reranker:
         if features is None or (names is not None and features.shape[1] != len(names)):
             return _base_order(k, None, BAD_FEATURES)  # in every arm alike, so that they stay comparable
         if model is None:
-            return _base_order(k, features, None)
+            fits = deployment.reads(candidates.categorical, candidates.context)
+            return _base_order(k, features, None) if fits else _base_order(k, None, BAD_FEATURES)
         started = time.perf_counter()
         try:
             return await self._placed_in_time(model, arm.temperature, features, candidates, k)
@@ -177,7 +187,7 @@ class Reranker:
     async def _shared(self, deployment: Deployment, request: RerankRequest, candidates: Candidates) -> _Slate:
         """Let two arms fill one slate; if either of them fails, nobody's order is shown."""
         arms = deployment.experiment.arms
-        slates = [await self._order(deployment, arm, request, candidates) for arm in arms]
+        slates = await asyncio.gather(*(self._order(deployment, arm, request, candidates) for arm in arms))
         failed = next((slate for slate in slates if slate.fallback is not None), None)
         if failed is not None:
             return failed
@@ -198,8 +208,10 @@ class Reranker:
         """Let the model order the candidates: at once if that is quickly done, in a thread if it may take long."""
         task = partial(_place, model, temperature, features, candidates, k)
         if not model.runtime.is_quick(len(features)):
-            work = asyncio.get_running_loop().run_in_executor(self._threads, task)
-            return await asyncio.wait_for(work, self._patience.deadline)
+            work = self._threads.submit(task)
+            self._at_work.add(work)
+            work.add_done_callback(self._at_work.discard)
+            return await asyncio.wait_for(asyncio.wrap_future(work), self._patience.deadline)
         started = time.perf_counter()
         slate = task()
         if time.perf_counter() - started > self._patience.deadline:
@@ -230,9 +242,13 @@ class Reranker:
         started = time.perf_counter()
         try:
             if self._stuck:
+                self.store.give_up_after(_PATIENCE_WITH_A_GROUP * self._patience.log)
                 raise StoreError("the log does not answer")
-            return await self._in_time(write())
+            outcome = await self._in_time(write())
+            self._last_write_failed = False
+            return outcome
         except Seq2SlateError as error:
+            self._last_write_failed = True
             self._monitor.log_failures.inc()
             logger.warning("%s", error)
             raise error if isinstance(error, StoreError) else StoreError(str(error)) from error
@@ -246,8 +262,14 @@ class Reranker:
         except TimeoutError:
             if not future.cancel():  # it is being written: its fate is open until the database speaks
                 self._stuck.add(future)  # type: ignore[arg-type]
-                future.add_done_callback(self._stuck.discard)
+                future.add_done_callback(self._is_not_stuck)
             raise StoreError(f"{self.store.name}: no commit within {self._patience.log:g} s") from None
+
+    def _is_not_stuck(self, future: Future[Outcome]) -> None:
+        """Let writes through again, and count one that came through although nobody was told."""
+        if future.exception() is None:
+            self._monitor.late_commits.inc()
+        self._stuck.discard(future)
 
 
 def _place(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import ipaddress
 import logging
+import os
 import signal
 import socket
 import sys
@@ -30,7 +30,7 @@ from seq2slate.serving.keys import KeyRing
 from seq2slate.serving.log.store import Durability, open_store
 from seq2slate.serving.monitoring import Monitor
 from seq2slate.serving.reranker import Patience, Reranker
-from seq2slate.serving.service import Limits, create_app
+from seq2slate.serving.service import Limits, create_app, is_loopback
 
 _SECONDS_TO_DRAIN = 10
 _BACKLOG = 2048
@@ -74,7 +74,11 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
             gc.freeze()  # or some early request waits until all that was imported has been looked through
             _run(app, reranker, listener, lambda: announce(_address(listener)))
         finally:
-            reranker.close()
+            is_at_rest = reranker.close()
+    if not is_at_rest:  # a model that hangs: Python would wait for its thread for ever
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(0)
 
 
 def _start_logging() -> None:
@@ -108,17 +112,6 @@ def _keys(settings: Settings) -> KeyRing | None:
             f"{settings.host} can be reached from other machines: give --keys FILE, made with `seq2slate keys add`"
         )
     return None
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether only this machine can reach an address.
-
-    >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "::", "example.org", "")]
-    [True, True, True, False, False, False, False]
-    """
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -185,6 +178,8 @@ async def _serve(
         server.should_exit = True
 
     def reload() -> None:
+        if len(reloads) > 1:  # one is loading and one is waiting, which will find what is there now
+            return
         task = loop.create_task(_reload(reranker))
         reloads.add(task)
         task.add_done_callback(reloads.discard)

@@ -46,6 +46,9 @@ class Connection(Protocol):
     def each(self, sql: str, many: Sequence[Sequence[Any]]) -> list[Row | None]:
         """Run a statement that returns at most one row, with each of many values in turn."""
 
+    def interrupt(self) -> None:
+        """Make what is running fail, from another thread."""
+
     def close(self) -> None:
         """Let go, whatever state it is in."""
 

@@ -16,6 +16,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from time import time
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,14 @@ from seq2slate.atomic import atomic_path
 from seq2slate.data.lists import FloatArray, ItemLists, offsets_from_lengths
 from seq2slate.data.tables import to_table, with_metadata
 from seq2slate.errors import DataError, UsageError
-from seq2slate.serving.log.impression import BAD_FEATURES, ContextValue, Impression, LoggedImpression
+from seq2slate.serving.log.impression import (
+    BAD_FEATURES,
+    Columns,
+    ContextValue,
+    Impression,
+    LoggedImpression,
+    columns_of,
+)
 from seq2slate.serving.log.reading import Range
 from seq2slate.serving.log.store import Store
 
@@ -40,9 +48,11 @@ def export(store: Store, path: str | os.PathLike[str], chosen: Range | None = No
     columns: a log whose features changed is exported in parts.
     """
     chosen = replace(chosen or Range(), without_fallback=BAD_FEATURES)
-    _check_columns(store, chosen)
+    if chosen.until is None:  # what a service writes meanwhile is left to the next export
+        chosen = replace(chosen, until=time())
+    columns = _columns(store, chosen)
     context = _context_kinds(store, chosen)
-    tables = (_to_table(page, context) for page in store.pages(chosen, batch=batch))
+    tables = (_to_table(_as_checked(page, columns, context), context) for page in store.pages(chosen, batch=batch))
     first = next(tables, None)
     if first is None:
         raise DataError(f"{store.name}: no impressions to export")
@@ -72,8 +82,8 @@ def parse_time(text: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _check_columns(store: Store, chosen: Range) -> None:
-    """Refuse impressions that do not fit into one table."""
+def _columns(store: Store, chosen: Range) -> Columns | None:
+    """Return the columns of all impressions, None without impressions; refuse what does not fit into one table."""
     sets = store.column_sets(chosen)
     if len(sets) > 1:
         parts = "; ".join(
@@ -84,6 +94,23 @@ def _check_columns(store: Store, chosen: Range) -> None:
         raise DataError(
             f"{store.name}: the columns of the items changed ({parts}); export a part with --since, --until"
         )
+    return sets[0][0] if sets else None
+
+
+def _as_checked(
+    page: Sequence[LoggedImpression], columns: Columns | None, context: Mapping[str, type]
+) -> Sequence[LoggedImpression]:
+    """Return a page whose columns are those that were found before: a late commit may have brought others."""
+    for logged in page:
+        one = logged.impression
+        given = {name: _kind(value) for name, value in (one.context or {}).items()}
+        numbers = {name for name, kind in context.items() if kind is float}
+        fits = all(
+            context.get(name) is kind or (kind is type(None) and name in context) for name, kind in given.items()
+        )
+        if columns_of(one) != columns or not fits or any(given.get(name) is not float for name in numbers):
+            raise DataError(f"the columns of slate {one.slate_id!r}, which was just committed, differ: export again")
+    return page
 
 
 def _say_time(at: float) -> str:

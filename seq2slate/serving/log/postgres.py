@@ -6,6 +6,8 @@ last moments, and even durability "process" promises to survive that. A stronger
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -17,7 +19,13 @@ from seq2slate.errors import UsageError
 from seq2slate.serving.log.backend import BadRowError, ConflictError, Row, StoreError
 
 _BAD_ROW = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramLimitExceeded, UnicodeError)
-_TIMEOUTS = {"connect_timeout": "5", "tcp_user_timeout": "10000"}  # seconds, milliseconds; the URL may say otherwise
+_TIMEOUTS = {  # in seconds, but for the second, in milliseconds; the URL may say otherwise
+    "connect_timeout": "5",
+    "tcp_user_timeout": "10000",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+}
 _MIGRATION_LOCK = 0x5E925A7E  # any number, the same in every process
 _SYNCHRONOUS = (
     "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
@@ -91,6 +99,11 @@ class PostgresConnection:
             while cursor.nextset():
                 returned.append(cursor.fetchone())
         return returned
+
+    def interrupt(self) -> None:
+        """Hang up: a server that is frozen answers to nothing else."""
+        with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(self._raw.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Let go of the server, if it is still there."""

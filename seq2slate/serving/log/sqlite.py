@@ -9,6 +9,7 @@ of its own does it, so that no commit has to wait; should it ever fall behind, c
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import threading
@@ -20,6 +21,7 @@ from typing import Any
 from seq2slate.errors import DataError
 from seq2slate.serving.log.backend import BadRowError, Durability, Row, StoreError
 
+logger = logging.getLogger("seq2slate.serving")
 _SECONDS_TO_WAIT = 5.0  # for another process that is writing
 _SECONDS_BETWEEN_MOVES = 0.5
 _MOVES_TO_CATCH_UP = (
@@ -55,6 +57,7 @@ class SqliteBackend:
             raw = self._open("rwc" if self.create and not read_only else "rw")
             try:
                 self.prepare(raw, read_only)
+                checkpointer = None if read_only else _Checkpointer(self._open("rw"), self.name)
             except sqlite3.Error:
                 raw.close()
                 raise
@@ -62,9 +65,7 @@ class SqliteBackend:
             raise StoreError(f"{self.name}: {error}") from error
         except sqlite3.DatabaseError as error:
             raise DataError(f"{self.name}: {error}") from error
-        if read_only:
-            return SqliteConnection(raw, self.name, "DEFERRED")
-        return SqliteConnection(raw, self.name, "IMMEDIATE", _Checkpointer(self._open("rw")))
+        return SqliteConnection(raw, self, checkpointer)
 
     def _open(self, mode: str) -> sqlite3.Connection:
         return sqlite3.connect(
@@ -87,15 +88,18 @@ class SqliteBackend:
 class SqliteConnection:
     """A connection to the file."""
 
-    def __init__(self, raw: sqlite3.Connection, name: str, begin: str, checkpointer: _Checkpointer | None = None):
+    def __init__(self, raw: sqlite3.Connection, backend: SqliteBackend, checkpointer: _Checkpointer | None):
         self._raw = raw
-        self._begin = f"BEGIN {begin}"
+        self._path, self._file = backend.path, _identity(backend.path)
         self._checkpointer = checkpointer
-        self.name = name
+        self._begin = "BEGIN DEFERRED" if checkpointer is None else "BEGIN IMMEDIATE"
+        self.name = backend.name
 
     @contextmanager
     def transaction(self, *, alone: bool = False) -> Iterator[None]:
         """Commit at the end of the block, undo it if it raises; writers are alone anyway."""
+        if _identity(self._path) != self._file:  # or everything would go into a file that nobody finds
+            raise StoreError(f"{self.name}: the file was moved, deleted or replaced")
         try:
             self._raw.execute(self._begin)
             yield
@@ -122,6 +126,10 @@ class SqliteConnection:
             returned.append(rows[0] if rows else None)
         return returned
 
+    def interrupt(self) -> None:
+        """Stop what is running."""
+        self._raw.interrupt()
+
     def close(self) -> None:
         """Let go of the file."""
         if self._checkpointer is not None:
@@ -130,11 +138,20 @@ class SqliteConnection:
             self._raw.close()
 
 
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from every other one; None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 class _Checkpointer:
     """The thread that moves what is committed into the file, on a connection of its own."""
 
-    def __init__(self, raw: sqlite3.Connection):
-        self._raw = raw
+    def __init__(self, raw: sqlite3.Connection, name: str):
+        self._raw, self._name = raw, name
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="seq2slate-checkpoint", daemon=True)
         self._thread.start()
@@ -146,8 +163,10 @@ class _Checkpointer:
 
     def _run(self) -> None:
         while not self._stopping.wait(_SECONDS_BETWEEN_MOVES):
-            with suppress(sqlite3.Error):  # a full disk or a file that is gone: the writer meets it too, and says so
+            try:
                 self._move()
+            except sqlite3.Error as error:  # nothing is lost, but the write-ahead log grows
+                logger.warning("%s: what is committed stays in the write-ahead log: %s", self._name, error)
         with suppress(sqlite3.Error):
             self._raw.close()
 

@@ -16,6 +16,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from time import monotonic, sleep
 from types import TracebackType
 from typing import Self, get_args
 
@@ -49,7 +50,7 @@ from seq2slate.serving.log.reading import (
 from seq2slate.serving.log.schema import migrate
 from seq2slate.serving.log.sqlite import SqliteBackend
 from seq2slate.serving.log.writer import Writer
-from seq2slate.serving.log.writing import NewClick, NewImpression
+from seq2slate.serving.log.writing import NewClick, NewImpression, Probe
 
 __all__ = [
     "ArmCounts",
@@ -66,7 +67,8 @@ __all__ = [
 ]
 
 _CONTEXTS_AT_ONCE = 4096
-_PRUNED_AT_ONCE = 500  # few enough that the writer, who waits for it, is not late
+_FIRST_PRUNED, _MOST_PRUNED = 20, 2000  # slates in one transaction: as many as take the time below,
+_SECONDS_OF_PRUNING = 0.01  # so that the writer, who waits for it, is not late
 _PRUNE = """DELETE FROM impressions WHERE slate_id IN (
     SELECT slate_id FROM impressions WHERE at < ? ORDER BY at, slate_id LIMIT ?
 ) RETURNING slate_id"""
@@ -143,6 +145,14 @@ class Store:
             return unknown
         return self._writer.add(NewClick(slate_id, item_id, at))
 
+    def check_writable(self) -> Future[None]:
+        """Write without changing anything; the future is resolved after the commit, or fails with a StoreError."""
+        return self._writer.add(Probe())
+
+    def give_up_after(self, seconds: float) -> None:
+        """Cut the connection if what is being written has taken longer: those who wait get a StoreError."""
+        self._writer.give_up_after(seconds)
+
     def prune(self, before: float) -> int:
         """Delete the impressions before a time, with their clicks, and return how many there were.
 
@@ -150,18 +160,24 @@ class Store:
         """
         connection = self._connect_to_write()
         try:
-            total = 0
-            while deleted := self._prune_some(connection, before):
+            total, at_once = 0, _FIRST_PRUNED
+            while True:
+                started = monotonic()
+                deleted = self._prune_some(connection, before, at_once)
+                if not deleted:
+                    return total
                 total += deleted
-            return total
+                took = monotonic() - started
+                at_once = max(1, min(_MOST_PRUNED, int(at_once * _SECONDS_OF_PRUNING / max(took, 1e-4))))
+                sleep(took)  # a service that writes has half of the time
         finally:
             connection.close()
 
-    def _prune_some(self, connection: Connection, before: float) -> int:
+    def _prune_some(self, connection: Connection, before: float, at_once: int) -> int:
         while True:
             try:
                 with connection.transaction():
-                    return len(connection.rows(_PRUNE, (before, _PRUNED_AT_ONCE)))
+                    return len(connection.rows(_PRUNE, (before, at_once)))
             except ConflictError:  # a click came to one of these slates at that moment
                 continue
 

@@ -23,6 +23,7 @@ from seq2slate.serving.log.writing import Entry, columns_in, write
 
 _LARGEST_GROUP = 256  # more in one transaction saves nothing and makes the first of them wait for the last
 _CONFLICTS = 5  # how often a transaction that another one undid is tried again
+_SECONDS_TO_CLOSE = 5.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds before a database that is away is asked again
 
 
@@ -41,6 +42,7 @@ class Writer:
         self._capacity = capacity
         self._connection: Connection | None = connect()  # in the caller's thread: a wrong URL is found at once
         self._known_columns: set[Columns] = set()  # those of the last group on this connection: in the log for sure
+        self._started: float | None = None
         self._pause, self._closed_until = _FIRST_PAUSE, 0.0
         self._waiting: deque[_Waiting] = deque()
         self._arrived = threading.Condition()
@@ -60,18 +62,29 @@ class Writer:
             self._arrived.notify()
         return waiting.done
 
+    def give_up_after(self, seconds: float) -> None:
+        """Cut the connection if the group that is being written has taken longer."""
+        started, connection = self._started, self._connection
+        if started is not None and connection is not None and monotonic() - started > seconds:
+            connection.interrupt()
+
     def close(self) -> None:
-        """Write what is waiting, then stop."""
+        """Write what is waiting, then stop; a database that says nothing is not waited for for ever."""
         with self._arrived:
             self._closing = True
             self._arrived.notify()
-        self._thread.join()
+        self._thread.join(_SECONDS_TO_CLOSE)
+        if self._thread.is_alive():
+            self.give_up_after(0)
+            self._thread.join(_SECONDS_TO_CLOSE)
 
     def _run(self) -> None:
         while group := self._next_group():
             accepted = [waiting for waiting in group if waiting.done.set_running_or_notify_cancel()]
             if accepted:
+                self._started = monotonic()
                 self._write(accepted)
+                self._started = None
         self._disconnect()
 
     def _next_group(self) -> list[_Waiting]:
@@ -84,6 +97,7 @@ class Writer:
         try:
             outcomes = self._commit([waiting.entry for waiting in group])
         except BadRowError as error:
+            self._known_columns = set()  # in case it was they that the row missed
             if len(group) == 1:
                 group[0].done.set_exception(error)
             else:

@@ -35,7 +35,12 @@ class NewClick:
     at: float
 
 
-Entry: TypeAlias = NewImpression | NewClick
+@dataclass(frozen=True)
+class Probe:
+    """A write that is taken back at once, as large as an impression: to see whether the log has room for one."""
+
+
+Entry: TypeAlias = NewImpression | NewClick | Probe
 
 _INSERT_COLUMNS = "INSERT INTO column_sets (key, columns) VALUES (?, ?) ON CONFLICT (key) DO NOTHING RETURNING key"
 _INSERT_IMPRESSION = (
@@ -74,6 +79,9 @@ def write(
     clicks = {number: entry for number, entry in enumerate(entries) if isinstance(entry, NewClick)}
     outcomes = _write_clicks(connection, clicks, tally) if clicks else {}
     tally.save(connection)
+    if any(isinstance(entry, Probe) for entry in entries):
+        connection.each(_INSERT_COLUMNS, [("probe", " " * 65_536)])
+        connection.rows("DELETE FROM column_sets WHERE key = 'probe'")
     return [outcomes.get(number) for number in range(len(entries))]
 
 

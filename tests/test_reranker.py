@@ -1,0 +1,112 @@
+"""What the service does without HTTP: what must be the same in every arm, reloads that meet, and a model that hangs."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from seq2slate.data.lists import ItemLists
+from seq2slate.model.network import NetworkConfig
+from seq2slate.model.seq2slate import Seq2Slate
+from seq2slate.serving.deployment import Deployment, ServedModel, load_deployment
+from seq2slate.serving.experiment import Arm, Experiment
+from seq2slate.serving.log.store import open_store
+from seq2slate.serving.messages import Decoder, RerankAnswer, RerankRequest, candidates_of
+from seq2slate.serving.monitoring import Monitor
+from seq2slate.serving.reranker import Patience, Reranker
+from seq2slate.serving.runtime import Runtime
+from tests.services import save_model
+
+
+def reranker(folder: Path, load: Callable[[], Deployment], **patience: Any) -> Reranker:
+    return Reranker(load, open_store(folder / "log.db"), Monitor(), Patience(**patience))
+
+
+async def rerank(service: Reranker, **body: Any) -> RerankAnswer:
+    message = Decoder(RerankRequest).decode(json.dumps(body).encode())
+    return await service.rerank(message, candidates_of(message, most=1000))
+
+
+def with_columns() -> Deployment:
+    """Two arms, one of them a model that reads a text column and a number of the list."""
+    lists = ItemLists(
+        np.random.default_rng(0).normal(size=(20, 2)),
+        [0, 10, 20],
+        categorical={"brand": ["x", "y"] * 10},
+        context={"hour": np.array([1.0, 2.0])},
+    )
+    model = ServedModel(Runtime(Seq2Slate.create(lists, NetworkConfig(hidden=4))), "f")
+    return Deployment(Experiment("e", (Arm("control", model="base"), Arm("treated"))), {"treated": model})
+
+
+@pytest.mark.parametrize(
+    ("change", "fails"),
+    [
+        ({}, False),
+        ({"categorical": {}}, True),
+        ({"context": {}}, True),
+        ({"context": {"hour": "nine"}}, True),
+        ({"context": {"hour": None}}, True),
+        ({"context": {"hour": 9.0, "day": "Monday"}, "categorical": {"brand": ["x", None], "size": ["s", "m"]}}, False),
+        ({"features": [[1.0, 2.0], [3.0]]}, True),
+    ],
+)
+def test_all_arms_fall_back_alike(tmp_path: Path, change: dict[str, Any], fails: bool) -> None:
+    service = reranker(tmp_path, with_columns, deadline=60, log=60)
+    good = {"features": [[1.0, 2.0], [3.0, 4.0]], "categorical": {"brand": ["x", "z"]}, "context": {"hour": 9.0}}
+    units = {service.deployment.experiment.assign(f"u{n}").name: f"u{n}" for n in range(20)}
+
+    async def ask() -> None:
+        for arm, unit in units.items():
+            answer = await rerank(service, unit=unit, item_ids=["a", "b"], **{**good, **change})
+            assert (answer.arm, answer.fallback) == (arm, fails)
+
+    asyncio.run(ask())
+    assert set(units) == {"control", "treated"}
+    service.close()
+
+
+def test_what_was_loaded_last_is_served(tmp_path: Path) -> None:
+    """A slow reload, begun first, must not end up over a quick one that came later."""
+    started, go_on = threading.Event(), threading.Event()
+    made: list[Deployment] = []
+
+    def load() -> Deployment:
+        deployment = with_columns()
+        made.append(deployment)
+        if len(made) == 2:
+            started.set()
+            assert go_on.wait(30)
+        return deployment
+
+    service = reranker(tmp_path, load)
+
+    async def reload_twice() -> None:
+        slow = asyncio.create_task(service.reload())
+        await asyncio.to_thread(started.wait, 30)
+        quick = asyncio.create_task(service.reload())
+        await asyncio.sleep(0.05)
+        go_on.set()
+        await asyncio.gather(slow, quick)
+
+    asyncio.run(reload_twice())
+    assert len(made) == 3
+    assert service.deployment is made[2]
+    service.close()
+
+
+def test_a_model_that_hangs_is_late_and_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_model(tmp_path / "model", seed=1)
+    service = reranker(tmp_path, lambda: load_deployment(tmp_path / "model"), deadline=0.05, log=60)
+    let_go = threading.Event()
+    monkeypatch.setattr(Runtime, "is_quick", lambda *_: False)
+    monkeypatch.setattr(Runtime, "slate", lambda *_, **__: let_go.wait(60))
+    answer = asyncio.run(rerank(service, unit="u", item_ids=["a", "b"], features=[[0.0] * 4] * 2))
+    assert (answer.items, answer.reason) == (["a", "b"], "deadline")
+    assert not service.close()  # a thread is at work: the process must not wait for it
+    let_go.set()
