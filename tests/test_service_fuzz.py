@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,7 +17,10 @@ import pytest
 
 from tests.services import Service, request, save_model
 
-PATHS = ("/v1/rerank", "/v1/clicks", "/v1/admin/reload", "/docs", "/v1/rerank/", "/nowhere")
+PATHS = (
+    *("/v1/rerank", "/v1/clicks", "/v1/admin/reload", "/v1/experiment", "/docs", "/", "/slates", "/slates/x"),
+    *("/v1/rerank/", "/nowhere"),
+)
 ODD: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, 10**30, 0.5, -0.0, 1e308, float("nan"), float("inf")),
     *("", "a", "\0", "\ud800", "é" * 300, "x" * 600, "<script>", "../../etc", "'; DROP TABLE impressions; --"),
@@ -75,19 +79,20 @@ def spoiled(body: Any, rng: random.Random) -> Any:
 
 def throw(service: Service, n: int, seed: int) -> Counter[int]:
     rng, statuses = random.Random(seed), Counter[int]()
-    connection = http.client.HTTPConnection(urlsplit(service.url).netloc, timeout=30)
-    for _, body in zip(range(n), bodies(rng), strict=False):
-        method = "POST" if rng.random() < 0.95 else rng.choice(["GET", "PUT", "DELETE", "OPTIONS", "HEAD"])
-        path = PATHS[0] if rng.random() < 0.6 else rng.choice([path for path in PATHS if path != "/v1/admin/reload"])
-        kind = "application/json" if rng.random() < 0.97 else rng.choice(["", "text/plain", "application/json;x=\xff"])
-        connection.request(method, path, body, {"Content-Type": kind.encode("latin-1")})
-        response = connection.getresponse()
-        content = response.read()
-        statuses[response.status] += 1
-        assert response.status < 500, (method, path, body, content)
-        if response.status >= 400 and method != "HEAD":
-            assert json.loads(content)["error"]
-    connection.close()
+    with closing(http.client.HTTPConnection(urlsplit(service.url).netloc, timeout=30)) as connection:
+        for _, body in zip(range(n), bodies(rng), strict=False):
+            method = "POST" if rng.random() < 0.95 else rng.choice(["GET", "PUT", "DELETE", "OPTIONS", "HEAD"])
+            path = PATHS[0] if rng.random() < 0.6 else rng.choice([one for one in PATHS if one != "/v1/admin/reload"])
+            kind = (
+                "application/json" if rng.random() < 0.97 else rng.choice(["", "text/plain", "application/json;x=\xff"])
+            )
+            connection.request(method, path, body, {"Content-Type": kind.encode("latin-1")})
+            response = connection.getresponse()
+            content = response.read()
+            statuses[response.status] += 1
+            assert response.status < 500, (method, path, body, content)
+            if response.status >= 400 and response.headers["Content-Type"] == "application/json" and method != "HEAD":
+                assert json.loads(content)["error"]
     return statuses
 
 

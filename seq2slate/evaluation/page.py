@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-import vl_convert
-
 
 class Html(str):
     """Text that is markup already."""
@@ -81,6 +79,8 @@ def _has_chart(sections: Sequence[Section]) -> bool:
 
 
 def _scripts() -> str:
+    import vl_convert  # brings a JavaScript engine, which a page without charts does not need
+
     bundle = vl_convert.javascript_bundle(_DRAW).replace("</script", "<\\/script")
     return f'<script type="module">{bundle}</script>'
 

@@ -35,6 +35,25 @@ _PROBLEMS = {
     "503": "The log does not take it; try again.",
 }
 _AUTHORISATION = ("401", "403")
+_NAME: dict[str, Any] = {
+    "name": "experiment",
+    "in": "query",
+    "description": "The one being served if not given.",
+    "schema": {"type": "string"},
+}
+_REFRESH: dict[str, Any] = {
+    "name": "refresh",
+    "in": "query",
+    "description": "Load the page anew after so many seconds.",
+    "schema": {"type": "integer", "minimum": 2, "maximum": 3600},
+}
+_SLATE: dict[str, Any] = {"name": "slate_id", "in": "path", "required": True, "schema": {"type": "string"}}
+_STEP: dict[str, Any] = {
+    "name": "step",
+    "in": "query",
+    "description": "Which step of the model to show.",
+    "schema": {"type": "integer", "minimum": 1, "default": 1},
+}
 
 
 def describe() -> dict[str, Any]:
@@ -58,6 +77,10 @@ def describe() -> dict[str, Any]:
             "/metrics": {"get": _get("Numbers for Prometheus.", kind="text/plain")},
             "/openapi.json": {"get": _get("This description.")},
             "/docs": {"get": _get("This description as a page.", kind="text/html")},
+            "/v1/experiment": {"get": _experiment()},
+            "/": {"get": _page("The experiment as a page.", _NAME, _REFRESH)},
+            "/slates": {"get": _page("The latest slates as a page.")},
+            "/slates/{slate_id}": {"get": _page("One slate as a page: what moved, and why.", _SLATE, _STEP)},
         },
         "components": {
             "schemas": schemas,
@@ -116,6 +139,30 @@ def _get(summary: str, *more: str, kind: str = "application/json", open_to_all: 
         "security": [] if open_to_all else [{"admin": []}],
         "responses": {"200": answer} | failures | ({} if open_to_all else _problems(*_AUTHORISATION)),
     }
+
+
+def _experiment() -> dict[str, Any]:
+    answers = {
+        "200": _answer("Arms, rates, intervals, differences to the control, and the check of the shares.", "object"),
+        "404": _answer("There is no such experiment.", "ErrorAnswer"),
+    }
+    return {
+        "operationId": "experiment",
+        "summary": "What an experiment says so far; it may be looked at any time.",
+        "security": [{"admin": []}],
+        "parameters": [_NAME],
+        "responses": answers | _problems(*_AUTHORISATION, "429", "503"),
+    }
+
+
+def _page(summary: str, *parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return the description of a page; a problem is a page, too, or JSON where the service never came to draw one."""
+    problem = {"text/html": {"schema": {}}, "application/json": {"schema": _reference("ErrorAnswer")}}
+    missing = {"404": {"description": "There is no such page.", "content": problem}}
+    away = {"503": {"description": "The log cannot be read; try again.", "content": problem}}
+    described = _get(summary, kind="text/html")
+    responses = described["responses"] | missing | away | _problems("429")
+    return described | {"parameters": list(parameters), "responses": responses}
 
 
 def _body(name: str) -> dict[str, Any]:

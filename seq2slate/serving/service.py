@@ -10,10 +10,12 @@ import asyncio
 import base64
 import binascii
 import hashlib
+import ipaddress
 import logging
 import re
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +41,8 @@ from seq2slate.serving.messages import (
 from seq2slate.serving.monitoring import CONTENT_TYPE, Monitor
 from seq2slate.serving.openapi import describe, docs_page
 from seq2slate.serving.reranker import Reranker
+from seq2slate.serving.web import pages
+from seq2slate.serving.web.overview import Source, analysis_of
 
 logger = logging.getLogger("seq2slate.serving")
 Handler = Callable[[Request], Awaitable[Response]]
@@ -87,6 +91,10 @@ def create_app(
         Route("/metrics", guard("metrics", service.metrics, "admin"), methods=["GET"]),
         Route("/openapi.json", guard("openapi", service.openapi, "admin"), methods=["GET"]),
         Route("/docs", guard("docs", service.docs, "admin"), methods=["GET"]),
+        Route("/v1/experiment", guard("experiment", service.experiment, "admin"), methods=["GET"]),
+        Route("/", guard("page", service.page(pages.experiment), "admin"), methods=["GET"]),
+        Route("/slates", guard("slates", service.page(pages.slates), "admin"), methods=["GET"]),
+        Route("/slates/{slate_id}", guard("slate", service.page(pages.slate), "admin"), methods=["GET"]),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: _no_such_route})
 
@@ -155,6 +163,30 @@ class _Service:
         """Return the description as a page."""
         return html_response(self._docs)
 
+    async def experiment(self, request: Request) -> Response:
+        """Return what an experiment says."""
+        try:
+            analysis = await asyncio.to_thread(analysis_of, self._source, request.query_params.get("experiment"))
+        except Seq2SlateError as error:
+            raise _ProblemError(503, "the log cannot be read; try again", _RETRY) from error
+        if analysis is None:
+            raise _ProblemError(404, "experiment: there is no such experiment")
+        return Response(analysis.to_json(), headers=_HEADERS, media_type=_JSON)
+
+    def page(self, maker: pages.Maker) -> Handler:
+        """Return the handler of a page that is drawn anew for every request."""
+
+        async def handler(request: Request) -> Response:
+            parameters = {**request.query_params, **request.path_params}
+            page = await asyncio.to_thread(pages.make, maker, self._source, parameters)
+            return html_response(page.text, page.status)
+
+        return handler
+
+    @property
+    def _source(self) -> Source:
+        return Source(self._reranker.store, self._reranker.deployment)
+
     # What stands around them
 
     def guarded(self, route: str, handler: Handler, scope: Scope | None) -> Handler:
@@ -179,6 +211,7 @@ class _Service:
     async def _answer(self, request: Request, handler: Handler, scope: Scope | None) -> Response:
         try:
             if scope is not None:
+                self._check_origin(request)
                 self._check_key(request, scope)
                 if self._in_flight > self._limits.in_flight:
                     raise _ProblemError(429, "too many requests at a time; try again", _RETRY)
@@ -194,6 +227,13 @@ class _Service:
         except Exception:
             logger.exception("%s failed", request.url.path)
             return _error(500, "an error inside the service; its log says more")
+
+    def _check_origin(self, request: Request) -> None:
+        """Refuse what a page of another site makes a browser send."""
+        if self._keys is None and not is_loopback(_host_of(request.headers.get("host", ""))):
+            raise _ProblemError(403, "Host: without keys, requests for any but this machine's own name are refused")
+        if request.method == "POST" and request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            raise _ProblemError(403, "Sec-Fetch-Site: requests from pages of other sites are refused")
 
     def _check_key(self, request: Request, scope: Scope) -> None:
         if self._keys is None:
@@ -221,12 +261,34 @@ class _Service:
         return bytes(body)
 
 
-def html_response(page: str) -> Response:
+def html_response(page: str, status: int = 200) -> Response:
     """Return a page that loads nothing and runs nothing: its own style is allowed by its checksum."""
     styles = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
     sums = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(one.encode()).digest()).decode()}'" for one in styles)
     policy = f"{_NOTHING_LOADS}; style-src {sums or chr(39) + 'none' + chr(39)}"
-    return Response(page, headers={**_HEADERS, "Content-Security-Policy": policy}, media_type="text/html")
+    return Response(page, status, {**_HEADERS, "Content-Security-Policy": policy}, "text/html")
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether only this machine can reach an address.
+
+    >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "::", "example.org", "")]
+    [True, True, True, False, False, False, False]
+    """
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def _host_of(header: str) -> str:
+    """Return the name in a Host header, without the port.
+
+    >>> [_host_of(header) for header in ("localhost:8080", "[::1]:80", "[::1]", "127.0.0.1")]
+    ['localhost', '::1', '::1', '127.0.0.1']
+    """
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0].lower()
 
 
 def _key_of(authorization: str) -> str:

@@ -1,0 +1,218 @@
+"""The charts of an experiment, each with its legend and the numbers behind it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from seq2slate.evaluation.page import Html, element
+from seq2slate.serving.analysis import Analysis, PositionResult
+from seq2slate.serving.log.counts import MinuteCounts
+from seq2slate.serving.web.frame import Column, numbers, table
+from seq2slate.serving.web.svg import Axis, Mark, Point, Range, Series, legend, lines, nice_axis, ranges
+from seq2slate.serving.web.words import NOTHING, clock, count, in_100, milliseconds, span
+
+FIRST_SLOTS = 30
+"""Drawn at most; the numbers of all are in the JSON."""
+_OFTEN = 0.1  # of the slates: slots that fewer have say so little that their bands would hide the others
+_SLOTS_IN_TABLE = 100
+_MOST_BINS = 48
+_BINS = (1, 2, 5, 10, 15, 30)
+_QUANTILES = ((50, "circle"), (95, "diamond"), (99, "triangle"))
+
+
+def differences(analysis: Analysis) -> Html | None:
+    """Return each arm's difference to the control, for one look and for any; None if there is none yet."""
+    rows = [
+        Range(
+            arm.arm,
+            number,
+            thin=(100 * found.any_time.low, 100 * found.any_time.high),
+            thick=(100 * found.fixed.low, 100 * found.fixed.high),
+            marks=[Mark(100 * found.value, "circle", f"{in_100(found.value, signed=True)} clicks in 100 slates")],
+        )
+        for number, arm in enumerate(analysis.arms)
+        if (found := arm.against_control) is not None
+    ]
+    if not rows:
+        return None
+    ends = [0.0, *(end for row in rows for end in row.thin)]
+    axis = nice_axis(min(ends), max(ends), "more or fewer clicks in 100 slates than the control")
+    title = "Difference to the control: " + "; ".join(f"{row.name} {row.marks[0].text}" for row in rows)
+    return element("figure", ranges(title, rows, axis))
+
+
+# By position
+
+
+def rates_by_position(analysis: Analysis) -> Html | None:
+    """Return the click-through rate of each slot, by arm; None before the first slate."""
+    n_slots = _slots_to_draw(analysis)
+    series = [
+        Series(arm.arm, number, _points(arm.positions[:n_slots], of_difference=False))
+        for number, arm in enumerate(analysis.arms)
+    ]
+    return _by_position("Clicks by position", "clicks in 100 slates", series, analysis, of_difference=False)
+
+
+def differences_by_position(analysis: Analysis) -> Html | None:
+    """Return the difference of each slot to the control's; None if there is nothing to compare."""
+    n_slots = _slots_to_draw(analysis)
+    series = [
+        Series(arm.arm, number, _points(arm.positions[:n_slots], of_difference=True))
+        for number, arm in enumerate(analysis.arms)
+    ]
+    label = "more or fewer clicks in 100 slates"
+    return _by_position("Difference to the control by position", label, series, analysis, of_difference=True)
+
+
+def _slots_to_draw(analysis: Analysis) -> int:
+    """Return how many slots, from the top, enough slates had."""
+    shown = Counter[int]()
+    for arm in analysis.arms:
+        shown.update({slot.position: slot.impressions for slot in arm.positions})
+    return min(FIRST_SLOTS, sum(number >= _OFTEN * shown[1] for number in shown.values()))
+
+
+def _points(slots: Sequence[PositionResult], *, of_difference: bool) -> list[Point]:
+    found = []
+    for slot in slots:
+        value = slot.against_control if of_difference else slot.ctr
+        if value is not None:
+            interval = value.interval
+            low, high = (None, None) if interval is None else (100 * interval.low, 100 * interval.high)
+            text = f"position {slot.position}: {in_100(value.value, signed=of_difference)}"
+            found.append(Point(slot.position, 100 * value.value, low, high, f"{text} ({span(interval)})"))
+    return found
+
+
+def _by_position(
+    title: str, label: str, series: Sequence[Series], analysis: Analysis, *, of_difference: bool
+) -> Html | None:
+    drawn = [one for one in series if one.points]
+    if not drawn:
+        return None
+    points = [point for one in drawn for point in one.points]
+    ends = [0.0, *(end for point in points for end in (point.y, point.low, point.high) if end is not None)]
+    last = int(max(point.x for point in points))
+    chart = lines(title, drawn, _slot_axis(last), nice_axis(min(ends), max(ends), label))
+    n_slots = max(len(arm.positions) for arm in analysis.arms)
+    cut = f" The first {last} of {count(n_slots)} positions." if last < n_slots else ""
+    caption = element("figcaption", f"Bands: 95% at one planned look, clustered by unit.{cut}")
+    names = legend([(one.name, one.arm) for one in drawn])
+    return element("figure", names, chart, caption, _position_table(analysis, of_difference=of_difference))
+
+
+def _slot_axis(last: int) -> Axis:
+    every = next(step for step in (1, 2, 5) if last / step <= 10)
+    ticks = [(float(slot), str(slot)) for slot in range(1, last + 1) if slot == 1 or slot % every == 0]
+    return Axis(0.6, last + 0.4, ticks, "position in the slate")
+
+
+def _position_table(analysis: Analysis, *, of_difference: bool) -> Html:
+    arms = [arm for arm in analysis.arms if not of_difference or arm.arm != analysis.control]
+    n_slots = max(len(arm.positions) for arm in arms)
+    rows = []
+    for index in range(min(n_slots, _SLOTS_IN_TABLE)):
+        slots = [arm.positions[index] if index < len(arm.positions) else None for arm in arms]
+        rows.append([str(index + 1), *(_slot_cell(slot, of_difference=of_difference) for slot in slots)])
+    more = f" (the first {_SLOTS_IN_TABLE} of {count(n_slots)} positions)" if n_slots > _SLOTS_IN_TABLE else ""
+    columns = [Column("position"), *(Column(arm.arm, is_name=True) for arm in arms)]
+    return numbers(f"The numbers{more}", table(columns, rows, label="Clicks in 100 slates by position and arm"))
+
+
+def _slot_cell(slot: PositionResult | None, *, of_difference: bool) -> str:
+    value = None if slot is None else slot.against_control if of_difference else slot.ctr
+    if value is None:
+        return NOTHING
+    return f"{in_100(value.value, signed=of_difference)} ({span(value.interval, signed=of_difference)})"
+
+
+# Over time
+
+
+def traffic(minutes: Sequence[MinuteCounts], arms: Sequence[str], now: float) -> Html | None:
+    """Return slates a minute over the last day, by arm; None if there were none."""
+    if not minutes:
+        return None
+    end = int(now // 60) + 1
+    size = _bin_size(end - minutes[0].minute)
+    start = _first_bin(minutes[0].minute, size, end)
+    n_bins = -(-(end - start) // size)
+    slates: dict[str, list[int]] = defaultdict(lambda: [0] * n_bins)
+    clicks: dict[str, list[int]] = defaultdict(lambda: [0] * n_bins)
+    for one in minutes:
+        if start <= one.minute < end:  # another replica's clock may be ahead
+            slates[one.arm][(one.minute - start) // size] += one.impressions
+            clicks[one.arm][(one.minute - start) // size] += one.clicks
+    begins = [start + number * size for number in range(n_bins)]
+    passed = [float(size)] * (n_bins - 1) + [max(0.5, now / 60 - begins[-1])]
+    series = [
+        Series(arm, number, _rate_points(begins, slates[arm], passed))
+        for number, arm in enumerate(arms)
+        if arm in slates
+    ]
+    high = max((point.y for one in series for point in one.points), default=0.0)
+    chart = lines("Slates a minute over time", series, _time_axis(begins), nice_axis(0, high, "slates a minute"))
+    rows = [
+        [clock(begin), *(f"{count(slates[arm][n])} ({count(clicks[arm][n])})" for arm in arms)]
+        for n, begin in enumerate(begins)
+    ]
+    columns = [Column("from, UTC"), *(Column(f"{arm}: slates (clicks)", is_name=True) for arm in arms)]
+    inside = numbers("The numbers", table(columns, rows, label="Slates and clicks over time, by arm"))
+    caption = element(
+        "figcaption", f"The last 24 hours at most, {size} {'minute' if size == 1 else 'minutes'} a point."
+    )
+    return element("figure", legend([(one.name, one.arm) for one in series]), chart, caption, inside)
+
+
+def _bin_size(n_minutes: int) -> int:
+    return next((size for size in _BINS if n_minutes / size <= _MOST_BINS), _BINS[-1])
+
+
+def _first_bin(first: int, size: int, end: int) -> int:
+    """Return where the bins start: at round times, and not with one that the last day cuts in two."""
+    start = first // size * size
+    return start + size if end - start > 24 * 60 else start
+
+
+def _rate_points(begins: Sequence[int], slates: Sequence[int], passed: Sequence[float]) -> list[Point]:
+    return [
+        Point(begin, number / minutes, text=f"from {clock(begin)}: {count(number)} slates")
+        for begin, number, minutes in zip(begins, slates, passed, strict=True)
+    ]
+
+
+def _time_axis(begins: Sequence[int]) -> Axis:
+    every = max(1, -(-len(begins) // 6))
+    ticks = [(float(begin), clock(begin)) for begin in begins[::every]]
+    margin = max(0.5, (begins[-1] - begins[0]) * 0.03)
+    return Axis(begins[0] - margin, begins[-1] + margin, ticks, "time of day, UTC")
+
+
+# Latency
+
+
+def latency(latencies: Mapping[str, Sequence[float]], arms: Sequence[str]) -> Html | None:
+    """Return quantiles of the milliseconds to a committed slate, by arm; None if there is none."""
+    rows, cells = [], []
+    for number, arm in enumerate(arms):
+        if not latencies.get(arm):
+            continue
+        values = [float(value) for value in np.percentile(latencies[arm], [share for share, _ in _QUANTILES])]
+        marks = [
+            Mark(value, shape, f"p{share} {milliseconds(value)}")
+            for value, (share, shape) in zip(values, _QUANTILES, strict=True)
+        ]
+        rows.append(Range(arm, number, thin=(values[0], values[-1]), thick=None, marks=marks))
+        cells.append([arm, *map(milliseconds, values), count(len(latencies[arm]))])
+    if not rows:
+        return None
+    axis = nice_axis(0, max(row.thin[1] for row in rows), "milliseconds")
+    columns = [Column("arm"), *(Column(f"p{share}") for share, _ in _QUANTILES), Column("slates")]
+    title = "Latency: " + "; ".join(f"{row.name} {', '.join(mark.text for mark in row.marks)}" for row in rows)
+    caption = element("figcaption", "Circle: half of the slates are faster. Diamond: 95%. Triangle: 99%.")
+    inside = numbers("The numbers", table(columns, cells, label="Quantiles of the latency, by arm"))
+    return element("figure", ranges(title, rows, axis), caption, inside)
