@@ -15,7 +15,7 @@ $(VENV)/bin/python:
 
 $(VENV)/.user: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing seq2slate and PyTorch into $(VENV) (a minute or two the first time) …"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[baselines]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[baselines,serve]'
 	@touch $@
 
 $(VENV)/.developer: $(VENV)/.user
@@ -25,7 +25,7 @@ $(VENV)/.developer: $(VENV)/.user
 
 setup: $(VENV)/.developer ## make .venv with everything that tests, checks and benchmarks need
 
-demo: $(VENV)/.user ## install what a user needs and show what seq2slate does
+demo: $(VENV)/.user ## install what a user needs and show what seq2slate does: a few minutes
 	$(BIN)/seq2slate demo
 
 test: setup ## the tests that a newcomer runs: a few minutes

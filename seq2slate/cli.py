@@ -591,14 +591,17 @@ def traffic(
 
 @app.command()
 def demo(
-    lists: Annotated[int, typer.Option(min=50, help="Number of lists to generate.")] = 8000,
-    items: Annotated[float, typer.Option(min=5, help="Mean number of items of a list.")] = 25,
+    lists: Annotated[int, typer.Option(min=50, help="Number of lists to generate.")] = 12_000,
+    items: Annotated[float, typer.Option(min=5, help="Mean number of items of a list.")] = 40,
     seed: Seed = 0,
+    out: Annotated[Path, typer.Option(help="Folder for what is left; that of an earlier demo is written anew.")] = Path(
+        "seq2slate-demo"
+    ),
 ) -> None:
-    """Show what seq2slate does, on lists made on the spot."""
+    """Show what seq2slate does, on lists made on the spot: base order live, a model from its log, an experiment."""
     from seq2slate.demo import run
 
-    run(Console(), n_lists=lists, items=items, seed=seed)
+    run(Console(), n_lists=lists, items=items, seed=seed, out=out)
 
 
 def main() -> None:

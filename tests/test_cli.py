@@ -194,11 +194,6 @@ def test_slates_are_not_worked_out_for_a_file_that_cannot_be_written(folder: Pat
     assert "slates.csv" in done.err
 
 
-def test_the_demo_runs(folder: Path) -> None:
-    text = seq2slate("demo", "--lists", 80, "--items", 10).out
-    assert all(word in text for word in ("random", "base", "ceiling", "NDCG@10"))
-
-
 def test_an_error_in_a_process_of_its_own_has_no_traceback(broken: Path) -> None:
     command = [sys.executable, "-m", "seq2slate.cli", "inspect", str(broken / "cut.txt.gz")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

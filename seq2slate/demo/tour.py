@@ -1,59 +1,174 @@
-"""`seq2slate demo`: the whole flow on lists made on the spot, in a few minutes."""
+"""The tour: lists, a base ranker, a service with visitors, a model that learns from its log, and a live experiment.
+
+Where the packages of the service are not installed, the simulated user looks at the lists without one, and the tour
+ends before the experiment.
+"""
 
 from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
-from seq2slate.baselines.cross_fit import cross_fit
 from seq2slate.baselines.linear import RidgeRanker
 from seq2slate.baselines.order import RandomOrder
 from seq2slate.data.clicks import User, label_log, make_user
+from seq2slate.data.files import write
 from seq2slate.data.lists import FloatArray, ItemLists
 from seq2slate.data.ranker import Ranker, reorder_lists
 from seq2slate.data.summary import summarise
 from seq2slate.data.synthetic import generate
+from seq2slate.demo.folder import Folder, fresh_folder
 from seq2slate.evaluation.evaluate import Evaluation, evaluate
 from seq2slate.training.train import Choices, train_model
 
+if TYPE_CHECKING:
+    from seq2slate.demo.closed_loop import Loop
 
-def run(console: Console, *, n_lists: int, items: float, seed: int) -> None:
-    """Generate lists, order them, show them to a simulated user, learn from the clicks, and measure the gain."""
-    user = make_user("diverse")
-    console.rule("1. Lists")
-    lists = generate(n_lists, items=items, seed=seed)
-    console.print(str(summarise(lists)))
-    train, test = lists.split(0.75, seed=seed)
+_FEATURES = 24
+_GRADED, _PAST = 1 / 6, 1 / 3  # of the lists; the others are new when the model has learned
+_REPORTED = 1000  # lists at most, offline
 
-    console.rule("2. A base ranker puts them in order")
-    log = label_log(user, cross_fit(RidgeRanker.fit, train, seed=seed), seed=seed)
-    shown = label_log(user, reorder_lists(RidgeRanker.fit(train), test), seed=seed)
-    console.print(
-        f"A ridge regression of the grades orders {len(train):,} lists to learn from, each by a ranker that did not "
-        f"see it, and {len(test):,} to report on."
+
+@dataclass(frozen=True)
+class _Stage:
+    """What all steps share."""
+
+    console: Console
+    folder: Folder
+    user: User
+    seed: int
+
+    def say(self, sentence: str) -> None:
+        """Print a sentence."""
+        self.console.print(Text(sentence))
+
+    def command(self, *words: object) -> None:
+        """Print the command that does the same."""
+        self.console.print(Text(" ".join(("$", *map(str, words)))), style="dim", soft_wrap=True)
+
+
+def run(console: Console, *, n_lists: int, items: float, seed: int, out: str | os.PathLike[str]) -> None:
+    """Order lists, show them to visitors, learn from the clicks, and let the new order meet the old one live."""
+    stage = _Stage(console, fresh_folder(out), make_user("diverse"), seed)
+    past, new = _ordered_lists(stage, n_lists, items)
+    try:
+        import seq2slate.serving.server  # noqa: F401 - all that the service will need
+    except ModuleNotFoundError as missing:
+        _without_service(stage, past, new, str(missing.name))
+    else:
+        _with_service(stage, past, new)
+
+
+def _ordered_lists(stage: _Stage, n_lists: int, items: float) -> tuple[ItemLists, ItemLists]:
+    """Return lists to go live with and new ones for later, all in base order."""
+    stage.console.rule("1. Lists")
+    lists = generate(n_lists, items=items, features=_FEATURES, seed=stage.seed)
+    stage.console.print(str(summarise(lists)))
+    graded, past, new = lists.split(_GRADED, _PAST, seed=stage.seed)
+
+    stage.console.rule("2. A base ranker puts them in order")
+    base = RidgeRanker.fit(graded)
+    stage.say(
+        f"A ridge regression of the grades of {len(graded):,} lists orders all others: {len(past):,} that are shown "
+        f"first, and {len(new):,} that nobody will have learned from."
+    )
+    return reorder_lists(base, past), reorder_lists(base, new)
+
+
+def _without_service(stage: _Stage, past: ItemLists, new: ItemLists, missing: str) -> None:
+    stage.console.rule("3. A simulated user looks at them")
+    log = label_log(stage.user, past, stage.seed)
+    _describe_clicks(stage, log)
+    _learn(stage, log, new)
+    stage.say(
+        f"Next, a live experiment would let the new order meet the old one. That needs {missing}: "
+        "pip install 'seq2slate[serve]', and run the demo again."
     )
 
-    console.rule("3. A simulated user looks at them")
-    console.print(
-        "The user reads from the top and clicks a relevant item only if it is not similar to one clicked before: "
-        f"{_clicks_per_list(log):.2f} clicks a list. This is what the user did with one of them:"
-    )
-    console.print(_reading(shown))
 
-    console.rule("4. A model learns from the clicks")
-    console.print(
+def _with_service(stage: _Stage, past: ItemLists, new: ItemLists) -> None:
+    from seq2slate.demo import closed_loop
+    from seq2slate.demo.report import write_report
+    from seq2slate.demo.service import running_service
+
+    folder, longest = stage.folder, max(int(lists.lengths.max()) for lists in (past, new))
+    stage.console.rule("3. The base order goes live")
+    closed_loop.write_live(folder)
+    stage.command("seq2slate serve --experiment", folder.experiment, "--log", folder.log)
+    with running_service(folder, max_items=longest) as url:
+        stage.say(
+            f"{url} shows in a browser what happens, until the tour ends. Visitors ask it for slates over HTTP, see "
+            "whole lists in base order, and send their clicks back."
+        )
+        _describe_clicks(stage, label_log(stage.user, past, stage.seed))
+        live = closed_loop.visit_live(folder, url, past, stage.user, stage.seed)
+        stage.say(closed_loop.agreement(live, closed_loop.read_counts(folder, closed_loop.LIVE)))
+        stage.command("seq2slate log export", folder.log, folder.shown)
+        log = closed_loop.read_log(folder)
+        _learn(stage, log, new)
+
+        stage.console.rule("6. The new order meets the old one")
+        write(new, folder.new_lists)
+        closed_loop.start_trial(folder, url)
+        stage.say(
+            f"The service has loaded {folder.experiment} anew: half of the visitors now meet the model. Slates have "
+            f"{closed_loop.SLOTS} slots in both arms, so that the order decides what is seen, and the lists are new."
+        )
+        stage.command("seq2slate traffic", url, folder.new_lists, "--requests", len(new), "--seed", stage.seed + 1)
+        trial = closed_loop.visit_trial(folder, url, new, stage.user, stage.seed + 1)
+        stage.say(closed_loop.agreement(trial, closed_loop.read_counts(folder, closed_loop.TRIAL)))
+        loop = closed_loop.Loop(live, trial, closed_loop.analyse_trial(folder))
+
+    stage.console.rule("7. What the experiment says")
+    write_report(folder, loop)
+    _conclude(stage, loop)
+
+
+def _conclude(stage: _Stage, loop: Loop) -> None:
+    from seq2slate.demo.closed_loop import next_commands, verdict
+    from seq2slate.serving.analysis_tables import analysis_tables
+
+    folder = stage.folder
+    stage.command("seq2slate experiment", folder.log)
+    stage.console.print(analysis_tables(loop.analysis))
+    stage.console.print()
+    stage.console.print(Text(verdict(loop.analysis), style="bold"))
+    stage.say(f"{folder.report} has the same with pictures, figure 3 of the paper among them. To go on by hand:")
+    for command in next_commands(folder):
+        stage.command(command)
+
+
+def _describe_clicks(stage: _Stage, shown: ItemLists) -> None:
+    stage.say(
+        "The simulated user reads from the top and clicks a relevant item only if it is not similar to one clicked "
+        f"before: {_clicks_per_list(shown):.2f} clicks a list. This is one of them:"
+    )
+    stage.console.print(_reading(shown))
+
+
+def _learn(stage: _Stage, log: ItemLists, new: ItemLists) -> None:
+    """Train on the log, and look at what came out before anybody sees it."""
+    stage.console.rule("4. A model learns from the clicks")
+    stage.say(
         "It reads a list in base order and places items one by one, each given those already placed. A tenth of the "
         "lists chooses the epoch."
     )
-    model, _ = train_model(log, None, Choices(seed=seed))
+    stage.command("seq2slate train", stage.folder.shown, "--out", stage.folder.model, "--seed", stage.seed)
+    model, _ = train_model(log, None, Choices(seed=stage.seed), out=stage.folder.model)
 
-    console.rule("5. What the orders are worth")
-    console.print(f"On the {len(test):,} lists that nobody has learned from:")
-    result = _quality(user, model, shown, seed)
-    console.print(result.table())
-    console.print(_gain(result))
+    stage.console.rule("5. What the orders are worth")
+    shown = label_log(stage.user, new[:_REPORTED], stage.seed)
+    stage.say(f"On {len(shown):,} of the new lists, before anybody sees them:")
+    result = _quality(stage.user, model, shown, stage.seed)
+    stage.console.print(result.table())
+    stage.say(_gain(result))
 
 
 def _clicks_per_list(log: ItemLists) -> float:
