@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from seq2slate.baselines.loading import RERANKERS, fit_ranker, load_ranker
-from seq2slate.cli import PresetName
+from seq2slate.cli.learning import PresetName
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import Ranker
 from seq2slate.model.attention import LAST_POSITION, AttentionBlock, AttentionEncoder, mean_of_items
