@@ -90,8 +90,6 @@ class NumberColumns:
     def apply(self, values: FloatArray, locate: Locate) -> FloatArray:
         """Return the scaled values (rows, F)."""
         scaled = np.empty_like(values)
-        if not self.names:  # most lists have no context, and a request is too short for calls about nothing
-            return scaled
         for start, block in _finite_blocks(values, self.names, locate):
             scaled[start : start + len(block)] = self._scaled(block)
         return scaled
@@ -208,6 +206,8 @@ class FeatureTransform:
     ) -> EncodedLists:
         """Return what the model reads of one list: features (n, F), text columns with n values, and its context."""
         rows = _as_rows(features, self.dense.names)
+        if not (self.categorical or self.context.names or self.context_categorical or context):  # the usual, and quick
+            return EncodedLists(self.dense.apply(rows, "item {}".format), {}, np.empty((1, 0), np.float32), {})
         texts = {name: _as_texts(name, values, len(rows)) for name, values in (categorical or {}).items()}
         of_list = {name: _as_context(name, value) for name, value in (context or {}).items()}
         return self._encode(rows, texts, of_list, 1, "item {}".format)

@@ -138,13 +138,13 @@ class Runtime:
         scores = decoded.scores if generator is None else decoded.scores / temperature
         return decoded.slates[0].numpy(), choice_log_probabilities(scores, decoded.slates)[0].numpy()
 
-    @torch.no_grad()
     def _item_vectors(self, encoded: EncodedLists) -> FloatArray:
         """Return (n, I) what the network reads of each item."""
         if encoded.dense.shape[1] == self._network.n_inputs:  # nothing but numbers
             return np.ascontiguousarray(encoded.dense)
         inputs = InputLists(encoded, np.array([len(encoded.dense)])).batch()
-        return np.ascontiguousarray(self._network.item_vectors(inputs)[:, 0].numpy())
+        with torch.no_grad():
+            return np.ascontiguousarray(self._network.item_vectors(inputs)[:, 0].numpy())
 
     def _terms(self, items: FloatArray) -> tuple[FloatArray | None, FloatArray | None]:
         """Return what the scores start with (n,), and what a placed item adds to another (n, n), if anything."""

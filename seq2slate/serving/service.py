@@ -17,6 +17,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -269,6 +270,7 @@ def html_response(page: str, status: int = 200) -> Response:
     return Response(page, status, {**_HEADERS, "Content-Security-Policy": policy}, "text/html")
 
 
+@lru_cache(maxsize=64)
 def is_loopback(host: str) -> bool:
     """Say whether only this machine can reach an address.
 
