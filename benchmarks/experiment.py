@@ -129,9 +129,9 @@ def run_tests(
     return Tests(found[0], found[1], found[2], impressions.mean(axis=0))
 
 
-def leaves_out_zero(interval: Interval) -> bool:
+def leaves_out_zero(interval: Interval | None) -> bool:
     """Say whether an interval finds a difference."""
-    return not interval.low <= 0 <= interval.high
+    return interval is not None and not interval.low <= 0 <= interval.high
 
 
 def independent_error(*arms: ArmCounts) -> float:

@@ -14,10 +14,10 @@ from scipy import stats
 
 from benchmarks.experiment import run_tests
 from seq2slate.errors import UsageError
-from seq2slate.serving.analysis import analyse, compare, parse_weights, sample_ratio
+from seq2slate.serving.analysis import Rate, analyse, compare, parse_weights, sample_ratio
 from seq2slate.serving.analysis_tables import analysis_tables
 from seq2slate.serving.inference import any_time_inference
-from seq2slate.serving.log.counts import ArmCounts, Counts, PositionCounts
+from seq2slate.serving.log.counts import ArmCounts, Counts, Definition, PositionCounts
 from seq2slate.serving.log.store import Impression, open_store
 from tests.test_cli import seq2slate
 
@@ -60,8 +60,59 @@ def test_the_difference_equals_the_delta_method_on_the_units(treated: Any, contr
     assert found.fixed_p == pytest.approx(2 * stats.norm.sf(abs(found.value) / sum(variances) ** 0.5), rel=1e-6)
     back = compare(counts_of(control), counts_of(treated))
     assert back is not None
-    assert (back.any_time.low, back.any_time.high) == pytest.approx((-found.any_time.high, -found.any_time.low))
-    assert back.any_time_p == pytest.approx(found.any_time_p)
+    assert (back.fixed.low, back.fixed.high) == pytest.approx((-found.fixed.high, -found.fixed.low))
+    assert found.any_time is None, "so few units say nothing that holds at any look"
+    many = compare(counts_of(treated * 30), counts_of(control * 30))  # 60 to 1,200 units
+    other = compare(counts_of(control * 30), counts_of(treated * 30))
+    assert many is not None
+    assert many.any_time is not None
+    assert other is not None
+    assert other.any_time is not None
+    assert (other.any_time.low, other.any_time.high) == pytest.approx((-many.any_time.high, -many.any_time.low))
+    assert other.any_time_p == pytest.approx(many.any_time_p)
+
+
+def test_several_arms_share_the_level() -> None:
+    """With three comparisons, each holds at a third of the level: interval and p together."""
+    rng = np.random.default_rng(4)
+    units = {
+        name: [(5, int(c)) for c in rng.binomial(5, rate, 400)]
+        for name, rate in zip("abcd", (0.3, 0.3, 0.36, 0.5), strict=True)
+    }
+    arms = {"control" if name == "a" else name: counts_of(rows) for name, rows in units.items()}
+    result = analyse(Counts("e", arms))
+    for name in "bcd":
+        alone, together = compare(arms[name], arms["control"]), result.arm(name).against_control
+        assert alone is not None
+        assert together is not None
+        assert alone.any_time is not None
+        assert alone.any_time_p is not None
+        assert together.any_time is not None
+        assert together.any_time_p is not None
+        assert together.fixed == alone.fixed
+        assert together.any_time_p == pytest.approx(min(1.0, 3 * alone.any_time_p))
+        assert together.any_time.high > alone.any_time.high
+        assert (together.any_time_p < 0.05) == (not together.any_time.low <= 0 <= together.any_time.high)
+
+
+@pytest.mark.parametrize(("slates", "expected_lift"), [(5, 0.05), (20, 0.05), (20, 0.3), (50, 1.0)])
+def test_looking_from_the_first_unit_on_finds_nothing_that_is_not_there(slates: int, expected_lift: float) -> None:
+    rng = np.random.default_rng(slates)
+    alarms = 0
+    for _ in range(150):
+        clicks = rng.binomial(slates, rng.beta(2, 5, (2, 160)))
+        squares = [np.cumsum(one**2) for one in clicks]
+        sums = [np.cumsum(one) for one in clicks]
+        for n in range(2, 161, 2):
+            arms = [
+                ArmCounts(n, n * slates, int(c[n - 1]), n * slates**2, int(s[n - 1]), slates * int(c[n - 1]), 0, ())
+                for c, s in zip(sums, squares, strict=True)
+            ]
+            found = compare(arms[0], arms[1], expected_lift)
+            if found is not None and found.any_time_p is not None and found.any_time_p < 0.05:
+                alarms += 1
+                break
+    assert alarms / 150 <= 0.05
 
 
 def test_large_counts_do_not_cancel() -> None:
@@ -108,15 +159,17 @@ def test_the_any_time_interval_is_narrowest_about_when_the_expected_effect_is_fo
 
 @pytest.mark.parametrize(("clicks", "shown"), [(0, 10), (3, 10), (10, 10), (77, 1000)])
 def test_positions_have_wilson_intervals(clicks: int, shown: int) -> None:
-    arm = counts_of([(5, 1), (5, 2)], (PositionCounts(shown, clicks), PositionCounts(0, 0)))
+    alike, alone = (grouped(np.full(n, shown), np.full(n, clicks)) for n in (2, 1))  # groups that do not differ
+    arm = counts_of([(5, 1), (5, 2)], (alike, PositionCounts(0, 0), alone))
     (result,) = analyse(Counts("e", {"a": arm})).arms
-    expected = stats.binomtest(clicks, shown).proportion_ci(method="wilson")
+    expected = stats.binomtest(2 * clicks, 2 * shown).proportion_ci(method="wilson")
     ctr = result.positions[0].ctr
     assert ctr is not None
     assert ctr.interval is not None
     assert (ctr.interval.low, ctr.interval.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
     assert result.positions[1].ctr is None
-    assert result.clicks_per_item == 3 / shown
+    assert result.positions[2].ctr == Rate(clicks / shown, None), "one group of units shows no spread"
+    assert result.clicks_per_item == 3 / (3 * shown)
 
 
 def grouped(i: Any, c: Any) -> PositionCounts:
@@ -149,7 +202,10 @@ def test_intervals_of_positions_and_their_differences_hold_when_units_differ() -
 
 
 def test_a_difference_of_positions_is_newcombes() -> None:
-    one, other = (counts_of([(5, 1), (5, 2)], (PositionCounts(*slot),)) for slot in ((70, 56), (80, 48)))
+    halves = ((70, 56), (80, 48))  # two groups of units each, alike: no more spread than chance has
+    one, other = (
+        counts_of([(5, 1), (5, 2)], (PositionCounts(n, c, 2, n**2 // 2, c**2 // 2, n * c // 2),)) for n, c in halves
+    )
     difference = analyse(Counts("e", {"new": one, "base": other})).arm("new").positions[0].against_control
     assert difference is not None  # 56/70 − 48/80, the example of Newcombe (1998): 0.0524 to 0.3339
     found = (difference.value, difference.interval.low, difference.interval.high)
@@ -166,7 +222,10 @@ def test_the_sample_ratio_is_a_chi_square_test(weights: dict[str, float] | None)
     expected = stats.chisquare(list(units.values()), 4000 * shares / shares.sum())
     found = sample_ratio(units, weights)
     assert found.p_value == pytest.approx(expected.pvalue, rel=1e-9)
-    assert found.mismatch == (weights is None or weights["b"] == 2 == weights["a"])
+    assert found.known == (weights is not None)
+    assert found.mismatch == (weights is not None and weights["b"] == 2 == weights["a"]), (
+        "unknown weights accuse nobody"
+    )
 
 
 def test_an_arm_without_units_or_without_weight_is_noticed() -> None:
@@ -311,6 +370,19 @@ def test_the_command_prints_the_analysis(log: Path) -> None:
     assert json.loads(done.out)["sample_ratio"]["mismatch"] is expected.sample_ratio.mismatch
     assert "autumn" in seq2slate("experiment", log).out
     assert "did not get the units" in " ".join(seq2slate("experiment", log, "--weights", "base=9,new=1").out.split())
+
+
+def test_the_command_uses_what_the_service_noted(log: Path) -> None:
+    with open_store(log) as store:
+        store.note(Definition("autumn", "new", {"base": 9.0, "new": 1.0})).result()
+    found = json.loads(seq2slate("experiment", log, "--json").out)
+    assert (found["control"], found["sample_ratio"]["known"], found["sample_ratio"]["mismatch"]) == ("new", True, True)
+    chosen = json.loads(seq2slate("experiment", log, "--json", "--control", "base", "--weights", "base=1,new=1").out)
+    assert (chosen["control"], chosen["sample_ratio"]["mismatch"]) == ("base", False)
+    with open_store(log) as store:
+        store.note(Definition("autumn", "base", {"base": 1.0, "new": 1.0})).result()
+        assert store.definition("autumn") == Definition("autumn", "base", {"base": 1.0, "new": 1.0})
+        assert store.definition("spring") is None
 
 
 def test_the_command_says_what_is_wrong(log: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A live experiment in which two arms share their slates: who placed what, who is credited, and what that says."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -60,8 +61,12 @@ def visited(folder: Path, lists: ItemLists) -> tuple[Traffic, list[LoggedImpress
             "fallback": True,
             "reason": "bad-features",
         }
+        served = service.client.get("/v1/experiment").json()
+        page = service.client.get("/").text
         assert service.stop() == 0
     with open_store(log) as store:
+        assert served == json.loads(analyse(store.counts("pair"), weights={INTERLEAVED: 1.0}).to_json())
+        assert f"{served['preferences'][0]['b_clicks']:,}" in page
         logged = [one for one in store.impressions() if one.impression.fallback is None]
     return traffic, logged
 

@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
@@ -22,8 +22,9 @@ from seq2slate.evaluation.page import Html, element
 from seq2slate.serving.analysis import Analysis, analyse
 from seq2slate.serving.deployment import Deployment, load_deployment
 from seq2slate.serving.experiment import Arm, Experiment, read_experiment
+from seq2slate.serving.inference import MIN_UNITS
 from seq2slate.serving.keys import add_key
-from seq2slate.serving.log.counts import ArmCounts, Counts, MinuteCounts, PositionCounts
+from seq2slate.serving.log.counts import ArmCounts, Counts, Definition, DraftCounts, MinuteCounts, PositionCounts
 from seq2slate.serving.log.impression import Draft, Impression, LoggedImpression
 from seq2slate.serving.log.store import open_store
 from seq2slate.serving.web import charts, pages, verdict
@@ -165,9 +166,8 @@ def test_an_experiment_in_words_and_numbers(site: Site) -> None:
     with open_store(site.log, create=False) as store:
         found = analyse(store.counts("summer")).arm("treated")
     assert found.against_control is not None
-    lift = found.against_control.lift
-    assert lift is not None
-    assert f"treated gets {100 * lift:.1f}% more clicks than control; sure at any look (p below 0.0001)." in page
+    more = f"{100 * found.against_control.lift:.1f}% more clicks"
+    assert f"treated gets {more} than control; sure at any look (p below 0.0001)." in page
     assert f"{found.units:,}" in page
     assert f"{100 * found.against_control.value:+.2f}" in page
     assert "deadline" in page, "the reason of the fallbacks"
@@ -329,6 +329,26 @@ def test_the_control_is_the_base_order_where_no_arm_has_a_usual_name(tmp_path: P
         assert analysis.control == "old"
 
 
+def test_an_experiment_of_before_is_read_as_the_service_noted_it(tmp_path: Path, deployment: Deployment) -> None:
+    simulate(tmp_path / "log.db", "spring", {"a": 0.2, "b": 0.3}, 60)
+    with open_store(tmp_path / "log.db", create=False) as store:
+        source = Source(store, deployment)
+        before = analysis_of(source, "spring")
+        assert before is not None
+        assert (before.control, before.sample_ratio.known) == ("a", False)
+        page = text_of(pages.experiment(source, {"experiment": "spring"}).text)
+        assert "The weights of this experiment are not known here" in page
+        store.note(Definition("spring", "b", {"a": 1.0, "b": 2.0, "c": 1.0})).result()
+        after = analysis_of(source, "spring")
+        page = text_of(pages.experiment(source, {"experiment": "spring"}).text)
+    assert after is not None
+    assert [arm.arm for arm in after.arms] == ["b", "a", "c"]
+    n_units = sum(arm.units for arm in before.arms)
+    assert after.sample_ratio.known
+    assert after.sample_ratio.expected == {"a": n_units / 4, "b": n_units / 2, "c": n_units / 4}
+    assert "weights of this experiment are not known" not in page
+
+
 def test_an_arm_that_is_no_longer_served_keeps_its_numbers(tmp_path: Path, deployment: Deployment) -> None:
     simulate(tmp_path / "log.db", "autumn", {"control": 0.2, "gone": 0.3}, 60)
     with open_store(tmp_path / "log.db", create=False) as store:
@@ -336,7 +356,7 @@ def test_an_arm_that_is_no_longer_served_keeps_its_numbers(tmp_path: Path, deplo
         overview = read_overview(source)
         page = text_of(pages.experiment(source, {}).text)
     assert overview is not None
-    assert overview.weights is None, "of an arm that nobody serves no weight is known"
+    assert not overview.analysis.sample_ratio.known, "of an arm that nobody serves no weight is known"
     assert "gone" not in overview.models
     assert "not served now" in page
 
@@ -359,9 +379,9 @@ def arm_counts(units: int, clicks: int, fallbacks: int = 0, **reasons: int) -> A
     return ArmCounts(units, *sums, fallbacks=fallbacks, positions=(slot,), fallback_reasons=reasons)
 
 
-def analysed(**arms: ArmCounts) -> tuple[Analysis, Counts]:
+def analysed(weights: Mapping[str, float] | None = None, **arms: ArmCounts) -> tuple[Analysis, Counts]:
     counts = Counts("autumn", arms)
-    return analyse(counts), counts
+    return analyse(counts, weights=weights), counts
 
 
 def test_the_verdict_says_gains_losses_and_what_is_open() -> None:
@@ -381,30 +401,62 @@ def test_the_verdict_says_gains_losses_and_what_is_open() -> None:
     assert len(verdict.sentences(both)) == 2
 
 
-def test_several_arms_share_the_level() -> None:
+def test_nothing_is_said_of_an_arm_with_few_units() -> None:
     base = arm_counts(20_000, 20_000)
-    pair, _ = analysed(base=base, new=arm_counts(20_000, 40_000))
-    found = pair.arms[1].against_control
-    assert found is not None
-    for p, tones in ((0.04, ["gain"]), (0.02, ["gain", "gain"]), (0.03, ["open", "open"])):
-        arm = replace(pair.arms[1], against_control=replace(found, any_time_p=p))
-        several = replace(pair, arms=(pair.arms[0], *[arm] * len(tones)))
-        assert [one.tone for one in verdict.sentences(several)] == tones
+    for units, is_few in ((MIN_UNITS - 2, True), (MIN_UNITS, False)):
+        analysis, _ = analysed(base=base, new=arm_counts(units, 4 * units))
+        (one,) = verdict.sentences(analysis)
+        said = "new cannot be compared with base yet: too few units; each of the two needs 50."
+        assert (one.text == said) == is_few
+        assert (charts.differences(analysis) is None) == is_few
+
+
+def test_sentence_table_and_chart_say_the_same_of_several_arms(tmp_path: Path, deployment: Deployment) -> None:
+    """The p of the sentence is that of the analysis, which holds for all comparisons together already."""
+    simulate(tmp_path / "log.db", "three", {"control": 0.2, "one": 0.2, "two": 0.2}, 900)
+    with open_store(tmp_path / "log.db", create=False) as store:
+        source = Source(store, deployment)
+        analysis = analysis_of(source, "three")
+        page = text_of(pages.experiment(source, {"experiment": "three"}).text)
+    assert analysis is not None
+    assert "Any look, and p, hold for all comparisons together." in page
+    for arm, sentence in zip(analysis.arms[1:], verdict.sentences(analysis), strict=True):
+        found = arm.against_control
+        assert found is not None
+        assert found.any_time is not None
+        assert found.any_time_p is not None
+        ends = [f"{100 * end:+.2f}".replace("-", "−") for end in (found.any_time.low, found.any_time.high)]
+        p = f"{found.any_time_p:.2g}"
+        assert f"between {ends[0]} and {ends[1]} clicks in 100 slates (p = {p})" in sentence.text
+        assert f"{ends[0]} … {ends[1]} {p} " in page
+
+
+def test_a_mismatch_stops_the_verdict() -> None:
+    """Where the arms did not get their units, nothing is sure, however large the difference is."""
+    arms = {"base": arm_counts(20_000, 20_000), "new": arm_counts(15_000, 30_000)}
+    for weights, tone in ((None, "gain"), ({"base": 4, "new": 3}, "gain"), ({"base": 1, "new": 1}, "open")):
+        analysis, _ = analysed(weights, **arms)
+        assert analysis.sample_ratio.mismatch == (tone == "open")
+        assert verdict.tone(analysis) == tone
+        said = verdict.sentences(analysis)
+        assert {one.tone for one in said} == {tone}
+        assert any("sure" in one.text for one in said) == (tone == "gain")
 
 
 def test_warnings_are_loud_and_only_where_they_are_due() -> None:
     base, weights = arm_counts(20_000, 20_000), {"base": 1.0, "new": 1.0}
-    analysis, counts = analysed(base=base, new=arm_counts(15_000, 30_000))
-    ((headline, explanation),) = verdict.warnings(analysis, counts, weights)
+    analysis, counts = analysed(weights, base=base, new=arm_counts(15_000, 30_000))
+    ((headline, explanation),) = verdict.warnings(analysis, counts)
     assert headline.startswith("Do not trust the comparison")
     assert "base 20,000 (expected 17,500)" in explanation
-    assert verdict.warnings(analysis, counts, None) == [], "unknown weights may well have been like that"
-    analysis, counts = analysed(base=base, new=arm_counts(20_000, 20_000, 8_000, deadline=7_000, other=1_000))
-    ((headline, explanation),) = verdict.warnings(analysis, counts, weights)
+    analysis, counts = analysed(base=base, new=arm_counts(15_000, 30_000))
+    assert verdict.warnings(analysis, counts) == [], "unknown weights may well have been like that"
+    analysis, counts = analysed(weights, base=base, new=arm_counts(20_000, 20_000, 8_000, deadline=7_000, other=1_000))
+    ((headline, explanation),) = verdict.warnings(analysis, counts)
     assert headline == "10% of the slates of new fell back to the base order."
     assert "deadline 7,000, other 1,000" in explanation
-    analysis, counts = analysed(base=base, new=arm_counts(20_000, 20_000, 4_000))
-    assert verdict.warnings(analysis, counts, weights) == [], "5% is not many"
+    analysis, counts = analysed(weights, base=base, new=arm_counts(20_000, 20_000, 4_000))
+    assert verdict.warnings(analysis, counts) == [], "5% is not many"
 
 
 @pytest.mark.parametrize(("n_minutes", "n_bins"), [(1, 1), (30, 30), (200, 40), (1440, 48)])
@@ -518,6 +570,33 @@ def test_an_experiment_of_shared_slates_says_who_is_preferred(deployment: Deploy
     assert f"base order and {models['new'].fingerprint}" in page
     assert "old and new 200 200 50 and 200 +60%" in page
     assert "Two arms shared this slate" in slate
+
+
+def shared(units: int, a_clicks: int, b_clicks: int) -> Analysis:
+    """Units that click once each, on what a or on what b has placed."""
+    clicks, lead = a_clicks + b_clicks, b_clicks - a_clicks
+    draft = DraftCounts(units, clicks, a_clicks, b_clicks, clicks, clicks, lead)
+    return analyse(Counts("pair", {"interleaved": arm_counts(units, units)}, {("old", "new"): draft}))
+
+
+def test_a_preference_is_told_with_its_intervals() -> None:
+    few = shared(100, 20, 28)
+    told = verdict.sentences(few)[0]
+    assert told.text == "new cannot be compared with old yet: too few units have clicked; 50 are needed."
+    assert charts.preferences(few) is None
+    assert verdict.sentences(shared(100, 0, 60))[0].text.endswith("yet: all units that clicked are alike.")
+    open_ = shared(1000, 480, 520)
+    (one,) = open_.preferences
+    assert one.any_time is not None
+    ends = [f"{100 * end:+.1f}%".replace("-", "−") for end in (one.any_time.low, one.any_time.high)]
+    told = verdict.sentences(open_)[0]
+    start = f"new is not told apart from old yet: the preference for new is between {ends[0]} and {ends[1]} (p = "
+    assert told.text.startswith(start)
+    assert told.tone == "open"
+    drawn = charts.preferences(open_)
+    assert drawn is not None
+    assert "Preference for the second arm: old and new +4% for new" in drawn
+    assert verdict.tone(shared(1000, 700, 300)) == "loss"
 
 
 def test_text_is_escaped_wherever_it_stands() -> None:

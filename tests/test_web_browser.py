@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from tests.services import N_FEATURES, Service, request, save_model
-from tests.web_logs import HTML, LONG, add_counts, simulate
+from tests.web_logs import HTML, LONG, add_counts, simulate, simulate_pair
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,9 @@ EXPERIMENTS = {
     "one slate": "a single impression",
     "one arm": "nothing to compare",
     "million": "1,000,000 impressions",
-    HTML: "names that are markup, or long",
+    "pair": "two arms that share their slates",
+    "alike": "two such arms that are not told apart",
+    HTML: "names that are markup, or long, or wide",
 }
 OVERFLOWING = """() => {
   const inScroll = element => element.closest(".scroll, svg, .hidden, .skip") !== null;
@@ -53,6 +55,13 @@ CLIPPED = """() => [...document.querySelectorAll("body *")]
     .filter(element => ["hidden", "clip"].includes(getComputedStyle(element).overflowX)
         && !element.closest(".hidden, svg, thead") && element.scrollWidth > element.clientWidth + 1)
     .map(element => element.outerHTML.slice(0, 200))"""
+OUTSIDE_CHART = """() => [...document.querySelectorAll("svg.chart text")]
+    .filter(text => {
+      const inner = text.getBoundingClientRect(), outer = text.closest("svg").getBoundingClientRect();
+      return inner.left < outer.left - 1 || inner.right > outer.right + 1
+          || inner.top < outer.top - 1 || inner.bottom > outer.bottom + 1;
+    })
+    .map(text => text.outerHTML)"""
 
 
 class Site:
@@ -66,8 +75,10 @@ class Site:
         simulate(log, "four arms", {"control": 0.2, "alike": 0.2, "worse": 0.1, "better": 0.3}, 6000)
         simulate(log, "one slate", {"control": 1.0}, 1)
         simulate(log, "one arm", {"base": 0.2}, 300)
-        simulate(log, HTML, {"control": 0.2, HTML: 0.2, LONG[:128]: 0.6}, 300)
+        simulate(log, HTML, {"control": 0.2, HTML: 0.2, LONG[:128]: 0.6, "W" * 60: 0.2}, 1200)
         add_counts(log, "million", {"control": 0.3, "treated": 0.315}, 1_000_000)
+        simulate_pair(log, "pair", 0.2, 0.3, 2000)
+        simulate_pair(log, "alike", 0.2, 0.2, 1000)
         options = ("--deadline-ms", 5000, "--log-deadline-ms", 5000)
         self.service = Service(folder / "model", "--experiment", folder / "experiment.toml", "--log", log, *options)
         self.empty = Service(folder / "model", "--log", folder / "empty.db", *options)
@@ -137,6 +148,7 @@ def check_layout(page: Page, name: str) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.evaluate(OVERFLOWING) == []
     assert page.evaluate(CLIPPED) == []
+    assert page.evaluate(OUTSIDE_CHART) == []
     for fold in page.locator("summary").all():
         fold.click()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "with all numbers unfolded"
@@ -237,3 +249,31 @@ def test_a_slate_with_odd_ids_is_readable(
             expect(slots.nth(slot)).to_contain_text(item)
         expect(page.locator(".heat")).to_be_visible()
         check_layout(page, f"slate-{size}-{scheme}")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_shared_slate_is_readable(site: Site, browser: Browser, size: str) -> None:
+    with opened(browser, site.service.url, size) as page:
+        page.goto(f"{site.service.url}/?experiment=pair")
+        expect(page.locator(".verdict")).to_contain_text("new is preferred to old")
+        expect(page.get_by_role("img", name="Preference for the second arm: old and new +")).to_be_visible()
+        page.goto(f"{site.service.url}/slates/pair-7")
+        expect(page.locator("h1")).to_have_text("Slate pair-7")
+        expect(page.locator("#attention")).to_contain_text("Two arms shared this slate")
+        placed_by = page.locator('.plain td[data-label="placed by"]').all_text_contents()
+        assert placed_by in (["old", "new"] * 5, ["new", "old"] * 5)
+        check_layout(page, f"slate-shared-{size}")
+
+
+def test_an_open_page_follows_the_experiment(site: Site, browser: Browser) -> None:
+    with opened(browser, site.service.url) as page:
+
+        def tile(name: str) -> Locator:
+            return page.locator(".tiles div", has=page.get_by_text(name, exact=True)).locator("dd")
+
+        page.goto(f"{site.service.url}/?refresh=2")
+        slates, clicks = (int(tile(name).inner_text()) for name in ("Slates", "Clicks"))
+        answer = site.post("/v1/rerank", request("somebody new"))
+        site.post("/v1/clicks", {"slate_id": answer["slate_id"], "item": answer["items"][0]})
+        expect(tile("Slates")).to_have_text(str(slates + 1), timeout=20_000)
+        expect(tile("Clicks")).to_have_text(str(clicks + 1), timeout=20_000)

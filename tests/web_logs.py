@@ -2,15 +2,16 @@
 
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from seq2slate.serving.experiment import Arm, Experiment
-from seq2slate.serving.log.impression import Impression
+from seq2slate.serving.experiment import INTERLEAVED, Arm, Experiment
+from seq2slate.serving.log.impression import Draft, Impression
 from seq2slate.serving.log.store import open_store
 
 HTML = '<script>alert("1")</script><img src=x onerror=alert(2)>'
@@ -26,30 +27,55 @@ def simulate(
     rng = np.random.default_rng(seed)
     experiment, now = Experiment(name, tuple(Arm(arm) for arm in rates)), time.time()
     units = [f"user {number}" for number in range(n_units or max(1, n_slates // 4))]
-    with open_store(log) as store:
-        waiting: list[Future[Any]] = []
-        clicks: list[tuple[str, str]] = []
+
+    def slates() -> Iterator[tuple[Impression, Any]]:
         for number in range(n_slates):
             unit = units[int(rng.integers(len(units)))]
-            arm, slate_id = experiment.assign(unit).name, f"{name}-{number}"
-            at = now - 60 * 60 * 9 * float(rng.beta(1, 1.4))
-            waiting.append(store.add_impression(_slate(rng, slate_id, at, unit, name, arm)))
-            hit = rng.random(SLOTS) < rates[arm] / np.arange(1, SLOTS + 1)
-            clicks += [(slate_id, f"item-{item}") for item in np.flatnonzero(hit)]
+            arm = experiment.assign(unit).name
+            yield _slate(rng, f"{name}-{number}", now, unit, name, arm), np.full(SLOTS, rates[arm])
+
+    _write(log, slates(), rng)
+
+
+def simulate_pair(log: Path, name: str, a: float, b: float, n_slates: int, *, seed: int = 0) -> None:
+    """Write slates that "old" and "new" fill in turns, where a coin says who begins; clicks are as above."""
+    rng, now = np.random.default_rng(seed), time.time()
+
+    def slates() -> Iterator[tuple[Impression, Any]]:
+        for number in range(n_slates):
+            teams = ("ab", "ba")[int(rng.integers(2))] * (SLOTS // 2)
+            slate = _slate(rng, f"{name}-{number}", now, f"user {number // 4}", name, INTERLEAVED)
+            yield (
+                replace(slate, draft=Draft("old", "new", teams)),
+                np.array([a if team == "a" else b for team in teams]),
+            )
+
+    _write(log, slates(), rng)
+
+
+def _write(log: Path, slates: Iterable[tuple[Impression, Any]], rng: np.random.Generator) -> None:
+    """Write slates, each with the rates (K,) of its items, and the clicks that these give."""
+    clicks: list[tuple[str, str]] = []
+    with open_store(log) as store:
+        waiting: list[Future[Any]] = []
+        for slate, rates in slates:
+            waiting.append(store.add_impression(slate))
+            hit = rng.random(SLOTS) < rates / np.arange(1, SLOTS + 1)
+            clicks += [(slate.slate_id, f"item-{item}") for item in np.flatnonzero(hit)]
             if len(waiting) > 1000:
                 _wait(waiting)
         _wait(waiting)
         for slate_id, item in clicks:
-            waiting.append(store.add_click(slate_id, item, now))
+            waiting.append(store.add_click(slate_id, item, time.time()))
             if len(waiting) > 1000:
                 _wait(waiting)
         _wait(waiting)
 
 
-def _slate(rng: np.random.Generator, slate_id: str, at: float, unit: str, experiment: str, arm: str) -> Impression:
+def _slate(rng: np.random.Generator, slate_id: str, now: float, unit: str, experiment: str, arm: str) -> Impression:
     return Impression(
         slate_id=slate_id,
-        at=at,
+        at=now - 60 * 60 * 9 * float(rng.beta(1, 1.4)),
         unit=unit,
         experiment=experiment,
         arm=arm,

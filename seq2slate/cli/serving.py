@@ -125,10 +125,14 @@ def experiment(
         str | None, typer.Option("--experiment", help="Its name; that of the latest slate if not given.")
     ] = None,
     control: Annotated[
-        str | None, typer.Option(metavar="ARM", help="What the others are compared with; control or base if not given.")
+        str | None,
+        typer.Option(metavar="ARM", help="What the others are compared with; as the service noted it if not given."),
     ] = None,
     weights: Annotated[
-        str | None, typer.Option(metavar="ARM=WEIGHT,…", help="How the units were shared out; equally if not given.")
+        str | None,
+        typer.Option(
+            metavar="ARM=WEIGHT,…", help="How the units were shared out; as the service noted it if not given."
+        ),
     ] = None,
     expected_lift: Annotated[
         float, typer.Option(help="The relative effect that one hopes to find, chosen beforehand.")
@@ -147,7 +151,10 @@ def experiment(
             if not latest:
                 raise UsageError(f"{store.name}: there are no slates to tell the experiment from: give --experiment")
             name = latest[0].impression.experiment
-        counts = store.counts(name)
+        counts, noted = store.counts(name), store.definition(name)
+    if noted is not None:
+        control = control or (noted.control if noted.control in counts.arms else None)
+        shares = shares or (dict(noted.weights) if set(counts.arms) <= set(noted.weights) else None)
     result = analyse(counts, control=control, weights=shares, expected_lift=expected_lift)
     if as_json:
         typer.echo(result.to_json())

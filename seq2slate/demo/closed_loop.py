@@ -100,8 +100,10 @@ def verdict(analysis: Analysis) -> str:
     """Say in a sentence who won."""
     arms = {arm.arm: arm for arm in analysis.arms}
     difference = arms[MODEL].against_control if MODEL in arms else None
-    if difference is None or difference.lift is None:
+    if difference is None or difference.any_time is None:
         return "Too few visitors came to compare the arms: take more lists."
+    if analysis.sample_ratio.mismatch:
+        return "The arms did not get the visitors that their weights promise: no comparison means much."
     interval = difference.any_time
     about = f"{100 * interval.low:+.1f} to {100 * interval.high:+.1f} clicks in 100 slates, at any look"
     change = f"{abs(difference.lift):.1%} {'more' if difference.value > 0 else 'fewer'} clicks than the base order"

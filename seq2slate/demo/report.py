@@ -92,10 +92,13 @@ def _tables(analysis: Analysis) -> Iterator[Html]:
         [
             arm.arm,
             f"{100 * difference.value:+.2f}",
-            "–" if difference.lift is None else f"{difference.lift:+.1%}",
+            f"{difference.lift:+.1%}",
             _interval(difference.fixed, "+"),
-            _interval(difference.any_time, "+"),
-            f"{difference.any_time_p:.2g}",
+            *(
+                ("–", "–")
+                if difference.any_time is None
+                else (_interval(difference.any_time, "+"), f"{difference.any_time_p:.2g}")
+            ),
         ]
         for arm in analysis.arms
         if (difference := arm.against_control) is not None

@@ -18,9 +18,10 @@ variance V is the sum of theirs:
   that is chosen beforehand is valid; the interval is narrowest, 1.55 times the fixed one, about when an effect of
   size τ is found.
 
-Both lean on the central limit theorem over units: some hundreds of units in each arm. The second also assumes that d is
-like Brownian motion in the clock 1/V: exactly so when each unit counts once, or all alike; docs/experiments.md shows
-what is left of it when some units come back often and others never.
+Both lean on the central limit theorem over units: some hundreds of units in each arm. Nothing is said of any look
+before both arms have `MIN_UNITS` units, and with several arms it holds for all comparisons together (Bonferroni). It
+also assumes that d is like Brownian motion in the clock 1/V: exactly so when each unit counts once, or all alike;
+docs/experiments.md shows what is left of it when some units come back often and others never.
 
 Clicks per position are summed over groups of units (`log.counts`), whose rates vary with all that varies between
 units. The interval of a slot is Wilson's, which suits rare clicks, for as many independent slates as would vary that
@@ -38,9 +39,11 @@ from math import hypot, isfinite, sqrt
 from scipy.special import chdtrc, stdtrit
 
 from seq2slate.errors import UsageError
+from seq2slate.serving.experiment import USUAL_CONTROLS
 from seq2slate.serving.inference import (
     ALPHA,
     LEVEL,
+    MIN_UNITS,
     Interval,
     Z,
     any_time_inference,
@@ -54,7 +57,6 @@ from seq2slate.serving.preference import Preference, preference_of
 EXPECTED_LIFT = 0.05
 MISMATCH = 0.001
 """Below this p-value the units were not shared out as they should have been; low, because it is looked at often."""
-_USUAL_CONTROLS = ("control", "base")
 
 
 @dataclass(frozen=True)
@@ -93,14 +95,14 @@ class Difference:
     """An arm's click-through rate less the control's."""
 
     value: float
-    lift: float | None
-    """The same as a share of the control's rate; None if that is 0."""
+    lift: float
+    """The same as a share of the control's rate."""
     fixed: Interval
-    """For one planned look."""
+    """For one planned look, and this comparison alone."""
     fixed_p: float
-    any_time: Interval
-    """For all looks together."""
-    any_time_p: float
+    any_time: Interval | None
+    """For all looks and all comparisons of the experiment together; None before both arms have `MIN_UNITS` units."""
+    any_time_p: float | None
 
 
 @dataclass(frozen=True)
@@ -129,11 +131,13 @@ class SampleRatio:
     """Units, by arm."""
     p_value: float | None
     """Of the chi-square test; None if there is nothing to compare."""
+    known: bool = True
+    """Whether the weights are known, and not just taken for equal."""
 
     @property
     def mismatch(self) -> bool:
         """Whether something is wrong with the assignment or with the log."""
-        return self.p_value is not None and self.p_value < MISMATCH
+        return self.known and self.p_value is not None and self.p_value < MISMATCH
 
 
 @dataclass(frozen=True)
@@ -191,7 +195,7 @@ def analyse(
         expected_lift=expected_lift,
         sample_ratio=sample_ratio({name: arm.units for name, arm in counts.arms.items()}, weights),
         arms=tuple(
-            _arm_result(name, counts.arms[name], None if name == chosen else counts.arms[chosen], expected_lift)
+            _arm_result(name, counts.arms[name], None if name == chosen else _Control(counts, chosen, expected_lift))
             for name in names
         ),
         preferences=tuple(preference_of(*pair, draft, expected_lift) for pair, draft in counts.drafts.items()),
@@ -199,7 +203,7 @@ def analyse(
 
 
 def _control(arms: Sequence[str], control: str | None) -> str:
-    candidates = _USUAL_CONTROLS if control is None else (control,)
+    candidates = USUAL_CONTROLS if control is None else (control,)
     found = next((name for name in candidates if name in arms), None)
     if found is not None:
         return found
@@ -209,7 +213,23 @@ def _control(arms: Sequence[str], control: str | None) -> str:
     raise UsageError(f"{problem}: name the control (--control ARM), one of {', '.join(arms)}")
 
 
-def _arm_result(name: str, arm: ArmCounts, control: ArmCounts | None, expected_lift: float) -> ArmResult:
+@dataclass(frozen=True)
+class _Control:
+    """What an arm is compared with, and how."""
+
+    counts: Counts
+    name: str
+    expected_lift: float
+
+    @property
+    def arm(self) -> ArmCounts:
+        return self.counts.arms[self.name]
+
+    def compare(self, arm: ArmCounts) -> Difference | None:
+        return compare(arm, self.arm, self.expected_lift, comparisons=len(self.counts.arms) - 1)
+
+
+def _arm_result(name: str, arm: ArmCounts, control: _Control | None) -> ArmResult:
     n_shown = sum(slot.impressions for slot in arm.positions)
     return ArmResult(
         arm=name,
@@ -219,8 +239,8 @@ def _arm_result(name: str, arm: ArmCounts, control: ArmCounts | None, expected_l
         fallbacks=arm.fallbacks,
         ctr=_clustered_rate(arm),
         clicks_per_item=arm.clicks / n_shown if n_shown else None,
-        positions=tuple(_position_results(arm.positions, None if control is None else control.positions)),
-        against_control=None if control is None else compare(arm, control, expected_lift),
+        positions=tuple(_position_results(arm.positions, None if control is None else control.arm.positions)),
+        against_control=None if control is None else control.compare(arm),
     )
 
 
@@ -235,8 +255,10 @@ def _variance(arm: ArmCounts) -> float | None:
     )
 
 
-def compare(arm: ArmCounts, control: ArmCounts, expected_lift: float = EXPECTED_LIFT) -> Difference | None:
-    """Compare two arms; None while one of them shows no spread."""
+def compare(
+    arm: ArmCounts, control: ArmCounts, expected_lift: float = EXPECTED_LIFT, comparisons: int = 1
+) -> Difference | None:
+    """Compare two arms; None while one of them shows no spread, as one without clicks does."""
     variance, control_variance = _variance(arm), _variance(control)
     if variance is None or control_variance is None:
         return None
@@ -244,15 +266,9 @@ def compare(arm: ArmCounts, control: ArmCounts, expected_lift: float = EXPECTED_
     rate, control_rate = arm.clicks / arm.impressions, control.clicks / control.impressions
     value = rate - control_rate
     pooled_rate = (arm.clicks + control.clicks) / (arm.impressions + control.impressions)
-    any_time, any_time_p = any_time_inference(value, total, expected_lift * pooled_rate)
-    return Difference(
-        value=value,
-        lift=value / control_rate if control_rate else None,
-        fixed=around(value, Z * sqrt(total)),
-        fixed_p=two_sided_p(value, total),
-        any_time=any_time,
-        any_time_p=any_time_p,
-    )
+    enough = min(arm.units, control.units) >= MIN_UNITS
+    any_time = any_time_inference(value, total, expected_lift * pooled_rate, comparisons) if enough else (None, None)
+    return Difference(value, value / control_rate, around(value, Z * sqrt(total)), two_sided_p(value, total), *any_time)
 
 
 def _clustered_rate(arm: ArmCounts) -> Rate | None:
@@ -288,6 +304,8 @@ def _slot_rate(slot: PositionCounts) -> Rate | None:
         slot.impressions_squared,
         slot.impressions_times_clicks,
     )
+    if slot.groups < 2:  # one unit, perhaps: nobody knows how much units differ
+        return Rate(value, None)
     effective: float = n
     if variance is not None and 0 < value < 1:
         effective = min(n, value * (1 - value) / variance)
@@ -315,6 +333,7 @@ def sample_ratio(units: Mapping[str, int], weights: Mapping[str, float] | None =
     >>> sample_ratio({"a": 5000, "b": 5000}, {"a": 1, "b": 1.1}).mismatch
     True
     """
+    known = weights is not None
     if weights is None:
         weights = dict.fromkeys(units, 1.0)
     missing = [name for name in units if name not in weights]
@@ -324,7 +343,7 @@ def sample_ratio(units: Mapping[str, int], weights: Mapping[str, float] | None =
         raise UsageError("weights must be numbers of at least 0, and not all 0")
     n_units, whole = sum(units.values()), sum(weights.values())
     expected = {name: n_units * weight / whole for name, weight in weights.items()}
-    return SampleRatio(expected, _chi_square_p(units, expected) if n_units else None)
+    return SampleRatio(expected, _chi_square_p(units, expected) if n_units else None, known)
 
 
 def parse_weights(text: str) -> dict[str, float]:

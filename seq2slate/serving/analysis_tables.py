@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from seq2slate.serving.analysis import Analysis, ArmResult, Rate, SampleRatio
-from seq2slate.serving.inference import LEVEL, Interval
+from seq2slate.serving.inference import LEVEL, MIN_UNITS, Interval
 from seq2slate.serving.preference import Preference
 
 
@@ -48,10 +48,10 @@ def _difference_table(arms: Sequence[ArmResult]) -> Table:
         table.add_row(
             Text(arm.arm),
             f"{100 * difference.value:+.3f}",
-            "-" if difference.lift is None else f"{difference.lift:+.1%}",
+            f"{difference.lift:+.1%}",
             _interval_cell(difference.fixed, "+"),
             _interval_cell(difference.any_time, "+"),
-            f"{difference.any_time_p:.2g}",
+            _p_cell(difference.any_time_p),
         )
     return table
 
@@ -65,7 +65,7 @@ def _preference_table(preferences: Sequence[Preference]) -> Table:
             "-" if one.estimate is None else f"{one.estimate:+.3f}",
             _signed(one.fixed),
             _signed(one.any_time),
-            "-" if one.any_time_p is None else f"{one.any_time_p:.2g}",
+            _p_cell(one.any_time_p),
         )
     return table
 
@@ -89,7 +89,13 @@ def _rate_cell(rate: Rate | None) -> str:
     return f"{100 * rate.value:.3f}{interval}"
 
 
-def _interval_cell(interval: Interval, sign: str = "") -> str:
+def _p_cell(p_value: float | None) -> str:
+    return "-" if p_value is None else f"{p_value:.2g}"
+
+
+def _interval_cell(interval: Interval | None, sign: str = "") -> str:
+    if interval is None:
+        return "-"
     return f"{100 * interval.low:{sign}.3f} … {100 * interval.high:{sign}.3f}"
 
 
@@ -106,11 +112,12 @@ def _notes(analysis: Analysis) -> Iterator[str]:
     yield f"{LEVEL:.0%} intervals, clustered by unit; those of positions are for one look"
     yield "one look: for a test that ends at a number of units planned beforehand, looked at once"
     yield (
-        "any look, and p: for all looks together, so that one may stop at any time; tuned for a lift of "
-        f"{analysis.expected_lift:.1%}"
+        "any look, and p: for all looks and all arms together, so that one may stop at any time; from "
+        f"{MIN_UNITS} units an arm on, tuned for a lift of {analysis.expected_lift:.1%}"
     )
     if analysis.preferences:
         yield "preference: (clicks of one − clicks of the other) / all clicks, by whose item was clicked"
     p_value = analysis.sample_ratio.p_value
     if p_value is not None:
-        yield f"units against weights: p = {p_value:.3g}"
+        weights = "their weights" if analysis.sample_ratio.known else "equal weights (the true ones are not known)"
+        yield f"units against {weights}: p = {p_value:.3g}"

@@ -29,6 +29,8 @@ BASE = "base"
 """In the place of a model's folder: the order as it was given."""
 INTERLEAVED = "interleaved"
 """The arm, as the log knows it, of slates that two arms share."""
+USUAL_CONTROLS = ("control", "base")
+"""Arms of these names are what the others are compared with."""
 Kind = Literal["split", "interleaving"]
 _LONGEST_NAME = 128
 _LINE = 1 << 64
@@ -100,6 +102,15 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
         if self.kind == "interleaving":
             return {INTERLEAVED: 1.0}
         return {arm.name: arm.weight for arm in self.arms}
+
+    @property
+    def control(self) -> str:
+        """What the other arms are compared with: one of a usual name, else with the base order, else the first."""
+        if self.kind == "interleaving":
+            return INTERLEAVED
+        usual = [name for name in USUAL_CONTROLS if name in self.weights]
+        base = [arm.name for arm in self.arms if arm.model == BASE]
+        return next(iter([*usual, *base, self.arms[0].name]))
 
     @cached_property
     def _borders(self) -> list[int]:

@@ -14,6 +14,8 @@ LEVEL = 0.95
 ALPHA = 1 - LEVEL
 Z = float(ndtri(1 - ALPHA / 2))
 """How many standard errors a fixed interval reaches to either side."""
+MIN_UNITS = 50
+"""Of an arm, before anything is said that holds at any look: a variance estimated from fewer is too often too small."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +45,19 @@ def two_sided_p(value: float, variance: float) -> float:
     return float(2 * ndtr(-abs(value) / sqrt(variance)))
 
 
-def any_time_inference(value: float, variance: float, tau: float) -> tuple[Interval, float]:
+def any_time_inference(value: float, variance: float, tau: float, comparisons: int = 1) -> tuple[Interval, float]:
     """Return the interval around an estimate and the p-value of 0 that hold at all looks together.
+
+    With several comparisons they hold for all of these together (Bonferroni's bound).
 
     >>> interval, p = any_time_inference(value=3.035, variance=1, tau=7.94**0.5)  # tau makes it narrowest at this look
     >>> interval.low, p
     (0.00, 0.05)
     """
     ratio = tau * tau / variance
-    half = sqrt(variance * (1 + 1 / ratio) * (log(1 + ratio) - 2 * log(ALPHA)))
+    half = sqrt(variance * (1 + 1 / ratio) * (log(1 + ratio) - 2 * log(ALPHA / comparisons)))
     exponent = 0.5 * log(1 + ratio) - value * value / (2 * variance) * ratio / (1 + ratio)
-    return around(value, half), exp(min(0.0, exponent))
+    return around(value, half), exp(min(0.0, exponent + log(comparisons)))
 
 
 def around(value: float, half: float) -> Interval:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seq2slate.errors import UsageError
-from seq2slate.serving.inference import Interval, Z, any_time_inference, ratio_variance, two_sided_p
+from seq2slate.serving.inference import MIN_UNITS, Interval, Z, any_time_inference, around, ratio_variance, two_sided_p
 from seq2slate.serving.log.counts import DraftCounts
 
 EXPECTED = 0.05
@@ -39,7 +39,7 @@ class Preference:
     """For one planned look; None, like the others, if the units show no spread, as fewer than two of them do."""
     fixed_p: float | None = None
     any_time: Interval | None = None
-    """For all looks together."""
+    """For all looks together; None before `MIN_UNITS` of them have clicked."""
     any_time_p: float | None = None
 
 
@@ -53,16 +53,11 @@ def preference_of(a: str, b: str, counts: DraftCounts, expected: float = EXPECTE
     value, variance = lead / clicks, ratio_variance(counts.units, lead, clicks, *squares)
     if variance is None:
         return Preference(*about, value)
+    fixed = _limited(around(value, Z * sqrt(variance))), two_sided_p(value, variance)
+    if counts.units < MIN_UNITS:
+        return Preference(*about, value, *fixed)
     any_time, any_time_p = any_time_inference(value, variance, expected)
-    half = Z * sqrt(variance)
-    return Preference(
-        *about,
-        value,
-        _limited(Interval(value - half, value + half)),
-        two_sided_p(value, variance),
-        _limited(any_time),
-        any_time_p,
-    )
+    return Preference(*about, value, *fixed, _limited(any_time), any_time_p)
 
 
 def preference(credits_of_units: npt.ArrayLike) -> Preference:

@@ -16,6 +16,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeVar
@@ -29,6 +30,7 @@ from seq2slate.errors import DataError, Seq2SlateError
 from seq2slate.serving.deployment import Deployment, ServedModel
 from seq2slate.serving.experiment import BASE, Arm
 from seq2slate.serving.interleaving import interleave, log_propensities
+from seq2slate.serving.log.counts import Definition
 from seq2slate.serving.log.impression import BAD_FEATURES, Draft
 from seq2slate.serving.log.store import ClickOutcome, Impression, Store, StoreError
 from seq2slate.serving.messages import Candidates, ClickRequest, RerankAnswer, RerankRequest
@@ -82,6 +84,7 @@ class Reranker:
         self._load = load
         self.deployment = load()
         self.store = store
+        self._note_experiment()
         self._monitor = monitor
         self._patience = patience
         self._threads = ThreadPoolExecutor(threads or min(4, os.cpu_count() or 1), "seq2slate-model")
@@ -128,6 +131,7 @@ class Reranker:
         try:
             async with self._reloading:
                 self.deployment = await asyncio.to_thread(self._load)
+                self._note_experiment()
         except (Seq2SlateError, OSError) as error:
             self._monitor.reloads.labels("failed").inc()
             logger.error("reload failed, and what was served before goes on: %s", error)
@@ -135,6 +139,12 @@ class Reranker:
         self._monitor.reloads.labels("done").inc()
         logger.warning("reloaded: %s", {arm: one.fingerprint for arm, one in self.deployment.models.items()})
         return self.deployment
+
+    def _note_experiment(self) -> None:
+        """Write down what an analysis of the log has to know; the impressions that need it come after it."""
+        experiment = self.deployment.experiment
+        with suppress(StoreError):  # a log that takes nothing will say so itself
+            self.store.note(Definition(experiment.name, experiment.control, experiment.weights))
 
     @property
     def needs_log(self) -> bool:

@@ -16,6 +16,7 @@ Counts say what happened since an experiment began. Pruning old impressions does
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
@@ -96,6 +97,17 @@ class MinuteCounts:
     clicks: int
 
 
+@dataclass(frozen=True)
+class Definition:
+    """What has to be known of an experiment to read its counts, as the service noted it."""
+
+    experiment: str
+    control: str
+    """The arm that the others are compared with."""
+    weights: Mapping[str, float]
+    """How units were shared out, by arm."""
+
+
 def minute_of(at: float) -> int:
     """Return the minute of a time in seconds."""
     return int(at // 60)
@@ -168,3 +180,9 @@ def read_minutes(connection: Connection, experiment: str, since: int) -> Iterato
 def read_experiments(connection: Connection) -> list[str]:
     """Return the names of all experiments that showed anything."""
     return [name for (name,) in connection.rows("SELECT DISTINCT experiment FROM arm_counts ORDER BY experiment")]
+
+
+def read_definition(connection: Connection, experiment: str) -> Definition | None:
+    """Return what was noted of an experiment; None if nothing was."""
+    rows = connection.rows("SELECT control, weights FROM definitions WHERE experiment = ?", (experiment,))
+    return Definition(experiment, rows[0][0], json.loads(rows[0][1])) if rows else None

@@ -100,6 +100,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             impressions BIGINT NOT NULL,
             PRIMARY KEY (experiment, arm, reason)
         )""",
+        """CREATE TABLE definitions (
+            experiment TEXT PRIMARY KEY,
+            control TEXT NOT NULL,
+            weights TEXT NOT NULL
+        )""",
         "ALTER TABLE impressions ADD COLUMN draft TEXT",
         """CREATE TABLE unit_credits (
             experiment TEXT NOT NULL,

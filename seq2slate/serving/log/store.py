@@ -32,9 +32,11 @@ from seq2slate.serving.log.backend import (
 from seq2slate.serving.log.counts import (
     ArmCounts,
     Counts,
+    Definition,
     MinuteCounts,
     PositionCounts,
     read_counts,
+    read_definition,
     read_experiments,
     read_minutes,
 )
@@ -145,6 +147,10 @@ class Store:
             return unknown
         return self._writer.add(NewClick(slate_id, item_id, at))
 
+    def note(self, definition: Definition) -> Future[None]:
+        """Keep what has to be known of an experiment to read its counts; the latest note counts."""
+        return self._writer.add(definition)
+
     def check_writable(self) -> Future[None]:
         """Write without changing anything; the future is resolved after the commit, or fails with a StoreError."""
         return self._writer.add(Probe())
@@ -192,6 +198,11 @@ class Store:
         """Return what an experiment showed in each minute, from a minute since 1970 on, the earliest first."""
         with self._reading() as connection:
             return list(read_minutes(connection, experiment, since))
+
+    def definition(self, experiment: str) -> Definition | None:
+        """Return what was noted of an experiment; None if nothing was."""
+        with self._reading() as connection:
+            return read_definition(connection, experiment)
 
     def experiments(self) -> list[str]:
         """Return the names of all experiments that showed anything."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from seq2slate.serving.log.backend import Connection, Row
+from seq2slate.serving.log.counts import Definition
 from seq2slate.serving.log.impression import ROW, ClickOutcome, Columns, Draft, Impression, columns_of, to_row
 from seq2slate.serving.log.tally import ShownSlate, Tally
 
@@ -40,8 +41,12 @@ class Probe:
     """A write that is taken back at once, as large as an impression: to see whether the log has room for one."""
 
 
-Entry: TypeAlias = NewImpression | NewClick | Probe
+Entry: TypeAlias = NewImpression | NewClick | Probe | Definition
 
+_NOTE_DEFINITION = (
+    "INSERT INTO definitions (experiment, control, weights) VALUES (?, ?, ?) "
+    "ON CONFLICT (experiment) DO UPDATE SET control = excluded.control, weights = excluded.weights"
+)
 _INSERT_COLUMNS = "INSERT INTO column_sets (key, columns) VALUES (?, ?) ON CONFLICT (key) DO NOTHING RETURNING key"
 _INSERT_IMPRESSION = (
     f"INSERT INTO impressions ({ROW}) VALUES ({', '.join('?' * len(ROW.split(',')))}) "
@@ -79,6 +84,9 @@ def write(
     clicks = {number: entry for number, entry in enumerate(entries) if isinstance(entry, NewClick)}
     outcomes = _write_clicks(connection, clicks, tally) if clicks else {}
     tally.save(connection)
+    for entry in entries:
+        if isinstance(entry, Definition):
+            connection.rows(_NOTE_DEFINITION, (entry.experiment, entry.control, json.dumps(dict(entry.weights))))
     if any(isinstance(entry, Probe) for entry in entries):
         connection.each(_INSERT_COLUMNS, [("probe", " " * 65_536)])
         connection.rows("DELETE FROM column_sets WHERE key = 'probe'")

@@ -12,7 +12,7 @@ from seq2slate.serving.analysis import Analysis, PositionResult
 from seq2slate.serving.log.counts import MinuteCounts
 from seq2slate.serving.web.frame import Column, numbers, table
 from seq2slate.serving.web.svg import Axis, Mark, Point, Range, Series, legend, lines, nice_axis, ranges
-from seq2slate.serving.web.words import NOTHING, clock, count, in_100, milliseconds, span
+from seq2slate.serving.web.words import NOTHING, clock, count, in_100, milliseconds, percent, span
 
 FIRST_SLOTS = 30
 """Drawn at most; the numbers of all are in the JSON."""
@@ -34,14 +34,33 @@ def differences(analysis: Analysis) -> Html | None:
             marks=[Mark(100 * found.value, "circle", f"{in_100(found.value, signed=True)} clicks in 100 slates")],
         )
         for number, arm in enumerate(analysis.arms)
-        if (found := arm.against_control) is not None
+        if (found := arm.against_control) is not None and found.any_time is not None
     ]
+    return _around_zero("Difference to the control", "more or fewer clicks in 100 slates than the control", rows)
+
+
+def preferences(analysis: Analysis) -> Html | None:
+    """Return the preferences between arms that share slates, for one look and for any; None if there is none yet."""
+    rows = [
+        Range(
+            f"{one.a} and {one.b}",
+            number,
+            thin=(100 * one.any_time.low, 100 * one.any_time.high),
+            thick=(100 * one.fixed.low, 100 * one.fixed.high),
+            marks=[Mark(100 * one.estimate, "circle", f"{percent(one.estimate, signed=True)} for {one.b}")],
+        )
+        for number, one in enumerate(analysis.preferences, start=1)
+        if one.estimate is not None and one.fixed is not None and one.any_time is not None
+    ]
+    return _around_zero("Preference for the second arm", "preference for the second, in %", rows)
+
+
+def _around_zero(title: str, label: str, rows: Sequence[Range]) -> Html | None:
     if not rows:
         return None
     ends = [0.0, *(end for row in rows for end in row.thin)]
-    axis = nice_axis(min(ends), max(ends), "more or fewer clicks in 100 slates than the control")
-    title = "Difference to the control: " + "; ".join(f"{row.name} {row.marks[0].text}" for row in rows)
-    return element("figure", ranges(title, rows, axis))
+    told = "; ".join(f"{row.name} {row.marks[0].text}" for row in rows)
+    return element("figure", ranges(f"{title}: {told}", rows, nice_axis(min(ends), max(ends), label)))
 
 
 # By position
@@ -83,8 +102,8 @@ def _points(slots: Sequence[PositionResult], *, of_difference: bool) -> list[Poi
         if value is not None:
             interval = value.interval
             low, high = (None, None) if interval is None else (100 * interval.low, 100 * interval.high)
-            text = f"position {slot.position}: {in_100(value.value, signed=of_difference)}"
-            found.append(Point(slot.position, 100 * value.value, low, high, f"{text} ({span(interval)})"))
+            text = f"position {slot.position}: {_slot_cell(slot, of_difference=of_difference)}"
+            found.append(Point(slot.position, 100 * value.value, low, high, text))
     return found
 
 
@@ -127,7 +146,8 @@ def _slot_cell(slot: PositionResult | None, *, of_difference: bool) -> str:
     value = None if slot is None else slot.against_control if of_difference else slot.ctr
     if value is None:
         return NOTHING
-    return f"{in_100(value.value, signed=of_difference)} ({span(value.interval, signed=of_difference)})"
+    text = in_100(value.value, signed=of_difference)
+    return text if value.interval is None else f"{text} ({span(value.interval, signed=of_difference)})"
 
 
 # Over time

@@ -18,6 +18,7 @@ from seq2slate.serving.web.words import (
     moment,
     p_value,
     percent,
+    percent_span,
     span,
 )
 
@@ -56,7 +57,7 @@ def _choice(overview: Overview) -> list[Html]:
 
 
 def _warnings(overview: Overview) -> list[Html]:
-    found = verdict.warnings(overview.analysis, overview.counts, overview.weights)
+    found = verdict.warnings(overview.analysis, overview.counts)
     return [
         element(
             "div",
@@ -72,7 +73,7 @@ def _warnings(overview: Overview) -> list[Html]:
 def _verdict(analysis: Analysis) -> Html:
     lines = [element("p", one.text) for one in verdict.sentences(analysis)]
     several = len(analysis.arms) > 2
-    note = "Each p is multiplied by the number of comparisons, and holds however often one looks."
+    note = "Any look, and p, hold for all comparisons together."
     notes = [element("p", note, class_="soft")] if several else []
     heading = element("h2", "Verdict", class_="hidden")
     return element("section", heading, *lines, *notes, class_=f"card verdict {verdict.tone(analysis)}")
@@ -121,10 +122,15 @@ def _reading(overview: Overview) -> Html:
     shares = element("p", _shares(overview), class_="soft")
     if chart is None:
         return shares
-    how = "Thick lines are for one look that was planned beforehand; thin ones hold at any look, however many."
     rule = "An arm is better or worse than the control once its thin line leaves out 0."
-    told = element("div", element("p", how, class_="soft"), element("p", rule, class_="soft"), shares)
-    return element("div", chart, told, class_="pair")
+    trusted = not overview.analysis.sample_ratio.mismatch
+    return _explained(chart, *([element("p", rule, class_="soft")] if trusted else []), shares)
+
+
+def _explained(chart: Html, *parts: Html) -> Html:
+    """Return a picture of intervals beside how to read it."""
+    how = "Thick lines are for one look that was planned beforehand; thin ones hold at any look, however many."
+    return element("div", chart, element("div", element("p", how, class_="soft"), *parts), class_="pair")
 
 
 def _arm_row(overview: Overview, number: int, arm: ArmResult) -> list[str]:
@@ -160,9 +166,9 @@ def _shares(overview: Overview) -> str:
     if ratio.p_value is None:
         return start
     p = verdict.p_is(ratio.p_value)
-    if overview.weights is None:
-        note = "are not what equal weights give" if ratio.mismatch else "are compatible with equal weights"
-        return f"{start} The arms' shares of the units {note} ({p}); the weights of this experiment are not known here."
+    if not ratio.known:
+        unknown = "The weights of this experiment are not known here"
+        return f"{start} {unknown}; if they were equal, the arms' shares of the units would have {p}."
     outcome = "do not match" if ratio.mismatch else "match"
     return f"{start} The arms' shares of the units {outcome} their weights ({p})."
 
@@ -177,6 +183,7 @@ def _preferences(analysis: Analysis) -> list[Html]:
         Column("units that clicked"),
         Column("clicks of each"),
         Column("preference for the second"),
+        Column("at one look"),
         Column("at any look"),
         Column("p"),
     ]
@@ -187,16 +194,19 @@ def _preferences(analysis: Analysis) -> list[Html]:
             count(one.units),
             f"{count(one.a_clicks)} and {count(one.b_clicks)}",
             percent(one.estimate, signed=True),
-            NOTHING
-            if one.any_time is None
-            else f"{percent(one.any_time.low, signed=True)} … {percent(one.any_time.high, signed=True)}",
+            percent_span(one.fixed),
+            percent_span(one.any_time),
             p_value(one.any_time_p),
         ]
         for one in analysis.preferences
     ]
     text = "Both arms fill each slate in turns; a click counts for the one that placed the item. From −100% to +100%."
     whole = table(columns, rows, label="Preferences between arms that share slates", class_="stacked wide")
-    return [card("Shared slates", whole, element("p", text, class_="soft"))]
+    chart, told = charts.preferences(analysis), element("p", text, class_="soft")
+    if chart is None:
+        return [card("Shared slates", whole, told)]
+    rule = "The second arm is preferred once its thin line is right of 0, and the first once it is left of 0."
+    return [card("Shared slates", whole, _explained(chart, element("p", rule, class_="soft"), told))]
 
 
 # Charts

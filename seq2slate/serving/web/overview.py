@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from seq2slate.serving.analysis import Analysis, analyse
 from seq2slate.serving.deployment import Deployment
-from seq2slate.serving.experiment import BASE, INTERLEAVED
-from seq2slate.serving.log.counts import ArmCounts, Counts, MinuteCounts
+from seq2slate.serving.experiment import INTERLEAVED, USUAL_CONTROLS
+from seq2slate.serving.log.counts import ArmCounts, Counts, Definition, MinuteCounts
 from seq2slate.serving.log.impression import is_storable
 from seq2slate.serving.log.store import Store
 
@@ -17,7 +17,6 @@ LATEST_SLATES = 1000
 """Of which the latencies are shown."""
 MINUTES = 24 * 60
 """Of which the traffic is shown."""
-_USUAL_CONTROLS = ("control", "base")
 _NOTHING = ArmCounts(0, 0, 0, 0, 0, 0, fallbacks=0, positions=())
 
 
@@ -35,8 +34,6 @@ class Overview:
 
     analysis: Analysis
     counts: Counts
-    weights: Mapping[str, float] | None
-    """None if this experiment is not being served, so that nobody knows them: the shares are then taken as equal."""
     experiments: Sequence[str]
     """All that the log or the deployment knows."""
     minutes: Sequence[MinuteCounts]
@@ -49,20 +46,20 @@ class Overview:
 
 def analysis_of(source: Source, name: str | None = None) -> Analysis | None:
     """Compare the arms of an experiment, the one being served if none is named; None if nobody knows it."""
-    found = _counts(source, name)
-    return None if found is None else _analysis(source.deployment, found)
+    found = _read(source, name)
+    return None if found is None else found[1]
 
 
 def read_overview(source: Source, name: str | None = None) -> Overview | None:
     """Read everything that the page shows; None if nobody knows the experiment."""
-    counts = _counts(source, name)
-    if counts is None:
+    found = _read(source, name)
+    if found is None:
         return None
+    counts, analysis = found
     store, served, now = source.store, source.deployment.experiment, time.time()
     return Overview(
-        analysis=_analysis(source.deployment, counts),
+        analysis=analysis,
         counts=counts,
-        weights=_weights(source.deployment, counts),
         experiments=sorted({*store.experiments(), served.name}),
         minutes=store.minutes(counts.experiment, int(now // 60) - MINUTES + 1),
         latencies=store.latencies(counts.experiment, LATEST_SLATES),
@@ -79,36 +76,29 @@ def _models(deployment: Deployment) -> dict[str, list[str | None]]:
     return {arm: [fingerprint] for arm, fingerprint in fingerprints.items()}
 
 
-def _counts(source: Source, name: str | None) -> Counts | None:
-    """Return the counts with an arm of nothing for each that is served and has shown nothing."""
-    served = source.deployment.experiment
-    name = served.name if name is None else name
+def _read(source: Source, name: str | None) -> tuple[Counts, Analysis] | None:
+    """Return the counts, with an arm of nothing for each that has shown nothing, and what they say; None if unknown.
+
+    The weights are known only if all arms of the log have one: arms may have been taken away since.
+    """
+    name = source.deployment.experiment.name if name is None else name
     if not is_storable(name):
         return None
-    counts = source.store.counts(name)
+    counts, definition = source.store.counts(name), _definition(source, name)
+    if definition is not None:
+        arms = dict.fromkeys(definition.weights, _NOTHING) | dict(counts.arms)
+        counts = replace(counts, arms=dict(sorted(arms.items())))
+        weights = definition.weights if set(arms) <= set(definition.weights) else None
+        return counts, analyse(counts, control=definition.control, weights=weights)
+    if not counts.arms:
+        return None
+    has_usual = any(arm in counts.arms for arm in USUAL_CONTROLS)
+    return counts, analyse(counts, control=None if has_usual else next(iter(counts.arms)))
+
+
+def _definition(source: Source, name: str) -> Definition | None:
+    """Return the experiment as it is served now, or as it was noted when it was."""
+    served = source.deployment.experiment
     if name == served.name:
-        arms = dict.fromkeys(served.weights, _NOTHING) | dict(counts.arms)
-        return replace(counts, arms=dict(sorted(arms.items())))
-    return counts if counts.arms else None
-
-
-def _analysis(deployment: Deployment, counts: Counts) -> Analysis:
-    return analyse(counts, control=_control(deployment, counts), weights=_weights(deployment, counts))
-
-
-def _weights(deployment: Deployment, counts: Counts) -> dict[str, float] | None:
-    """Return the weights that are being served; None for another experiment, or one that had other arms before."""
-    if counts.experiment != deployment.experiment.name:
-        return None
-    weights = deployment.experiment.weights
-    return weights if set(counts.arms) <= set(weights) else None
-
-
-def _control(deployment: Deployment, counts: Counts) -> str | None:
-    """Return what to compare with where no arm has a usual name: one that shows the base order, or else the first."""
-    if any(name in counts.arms for name in _USUAL_CONTROLS):
-        return None
-    experiment = deployment.experiment
-    served = [name for name in experiment.weights if name in counts.arms and counts.experiment == experiment.name]
-    base = [arm.name for arm in experiment.arms if arm.model == BASE and arm.name in served]
-    return next(iter([*base, *served, *counts.arms]))
+        return Definition(name, served.control, served.weights)
+    return source.store.definition(name)

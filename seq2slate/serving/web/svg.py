@@ -14,12 +14,13 @@ from seq2slate.evaluation.page import Html, element
 from seq2slate.serving.web.style import ARM_COLOURS
 
 _WIDTH, _HEIGHT = 480, 280
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 30, 46
-_ROW, _SIDE = 46, 22  # of a chart of rows: the height of one, and the margins
+_RIGHT, _TOP, _BOTTOM = 22, 36, 46
+_EDGE, _DIGIT = 2, 11  # where text may begin, and the width of a digit on a phone, where the style has 17 px
+_ROW = 48  # the height of one, in a chart of rows
 _MOST_MARKERS = 30
 _DASHES = ("6 4", None, "2 3", "9 3 2 3")
 _MARKERS = ("circle", "square", "triangle", "diamond")
-_LONGEST_NAME = 44
+_LONGEST_NAME, _LONGEST_ROW_NAME = 44, 24
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def _tick(value: float) -> str:
 
 def lines(title: str, series: Sequence[Series], x: Axis, y: Axis) -> Html:
     """Return a chart with a line for each series, its band, and a line at 0 where the axis goes below it."""
-    place = _Place(x, y)
+    place = _Place(x, y, left=_EDGE + 8 + _label_width(y))
     parts = [*_grid(place)]
     for one in series:
         parts += _band(one, place)
@@ -116,13 +117,13 @@ def lines(title: str, series: Sequence[Series], x: Axis, y: Axis) -> Html:
 class _Place:
     """From values to coordinates."""
 
-    def __init__(self, x: Axis, y: Axis, *, left: int = _LEFT, right: int = _RIGHT) -> None:
-        self.x_axis, self.y_axis, self._left, self._right = x, y, left, right
+    def __init__(self, x: Axis, y: Axis, *, left: float, right: float = _RIGHT) -> None:
+        self.x_axis, self.y_axis, self.left, self.right = x, y, left, right
 
     def x(self, value: float) -> float:
         axis = self.x_axis
         share = (value - axis.low) / (axis.high - axis.low) if axis.high > axis.low else 0.5
-        return round(self._left + share * (_WIDTH - self._left - self._right), 1)
+        return round(self.left + share * (_WIDTH - self.left - self.right), 1)
 
     def y(self, value: float) -> float:
         axis = self.y_axis
@@ -131,15 +132,20 @@ class _Place:
 
 
 def _grid(place: _Place) -> list[Html]:
-    bottom = _HEIGHT - _BOTTOM
-    parts = [_text(place.y_axis.label, 2, 14, "start")]
+    bottom, left, right = _HEIGHT - _BOTTOM, place.left, _WIDTH - place.right
+    parts = [_text(place.y_axis.label, _EDGE, 18, "start")]
     for value, label in place.y_axis.ticks:
         height = place.y(value)
         kind = "zero" if value == 0 and place.y_axis.low < 0 else "grid"
-        parts += [_rule(_LEFT, height, _WIDTH - _RIGHT, height, kind), _text(label, _LEFT - 8, height + 4, "end")]
+        parts += [_rule(left, height, right, height, kind), _text(label, left - 8, height + 4, "end")]
     for value, label in place.x_axis.ticks:
         parts.append(_text(label, place.x(value), bottom + 18, "middle"))
-    return [*parts, _text(place.x_axis.label, (_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 6, "middle")]
+    return [*parts, _text(place.x_axis.label, (left + right) / 2, _HEIGHT - 6, "middle")]
+
+
+def _label_width(axis: Axis) -> float:
+    """Return how much room the widest tick label takes at most."""
+    return 4 + _DIGIT * max(3, *(len(label) for _, label in axis.ticks))  # a minus is wider than a digit
 
 
 def _band(series: Series, place: _Place) -> list[Html]:
@@ -172,9 +178,10 @@ def _line(series: Series, place: _Place) -> list[Html]:
 
 def ranges(title: str, rows: Sequence[Range], x: Axis) -> Html:
     """Return a chart with a row for each arm: intervals and marks along one axis, under the arm's name."""
-    height = _TOP + _ROW * len(rows) + _BOTTOM - 14
-    inner = _Place(x, x, left=_SIDE, right=_SIDE)
-    bottom = height - _BOTTOM + 6
+    height = _TOP + _ROW * len(rows) + _BOTTOM - 10
+    side = _EDGE + _label_width(x) / 2
+    inner = _Place(x, x, left=side, right=side)
+    bottom = height - _BOTTOM + 2
     parts: list[Html] = []
     for value, label in x.ticks:
         at = inner.x(value)
@@ -188,7 +195,7 @@ def ranges(title: str, rows: Sequence[Range], x: Axis) -> Html:
 
 def _range(row: Range, place: _Place, top: float) -> Html:
     middle = top + 18
-    parts = [_text(shortened(row.name), _SIDE, top, "start", "name")]
+    parts = [_text(shortened(row.name, _LONGEST_ROW_NAME), _EDGE, top, "start", "name")]
     parts.append(_rule(place.x(row.thin[0]), middle, place.x(row.thin[1]), middle, "thin"))
     if row.thick is not None:
         parts.append(_rule(place.x(row.thick[0]), middle, place.x(row.thick[1]), middle, "thick"))

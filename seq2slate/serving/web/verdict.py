@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from seq2slate.serving.analysis import Analysis, ArmResult
-from seq2slate.serving.inference import ALPHA
+from seq2slate.serving.inference import ALPHA, MIN_UNITS
 from seq2slate.serving.log.counts import Counts
 from seq2slate.serving.preference import Preference
 from seq2slate.serving.web.words import count, in_100, p_value, percent, plural
@@ -26,13 +25,12 @@ class Sentence:
 
 
 def sentences(analysis: Analysis) -> list[Sentence]:
-    """Return a sentence for each arm besides the control, or one on what is missing.
-
-    With several arms each p-value is multiplied by their number, so that all sentences together hold at 95%.
-    """
+    """Return a sentence for each arm besides the control, or one on what is missing; all hold together at any look."""
     control, *others = analysis.arms
     if not any(arm.impressions for arm in analysis.arms):
         return [Sentence("No slates yet: nobody has seen this experiment.", "open")]
+    if analysis.sample_ratio.mismatch:
+        return [Sentence("No verdict: the arms did not get the units that their weights promise.", "open")]
     shared = [_preference(one) for one in analysis.preferences]
     if not others and shared:
         return shared
@@ -41,16 +39,19 @@ def sentences(analysis: Analysis) -> list[Sentence]:
         return [
             Sentence(f"One arm, so nothing to compare: {control.arm} gets {in_100(rate)} clicks in 100 slates.", "open")
         ]
-    return [*shared, *(_sentence(arm, control, len(others)) for arm in others)]
+    return [*shared, *(_sentence(arm, control) for arm in others)]
 
 
-def _sentence(arm: ArmResult, control: ArmResult, n_comparisons: int) -> Sentence:
+def _sentence(arm: ArmResult, control: ArmResult) -> Sentence:
     difference = arm.against_control
+    not_yet = f"{arm.arm} cannot be compared with {control.arm} yet"
     if difference is None:
-        return Sentence(f"{arm.arm} cannot be compared with {control.arm} yet: too few units or clicks.", "open")
-    p = min(1.0, n_comparisons * difference.any_time_p)
-    if p >= ALPHA or difference.lift is None:
-        ends = [in_100(end, signed=True) for end in (difference.any_time.low, difference.any_time.high)]
+        return Sentence(f"{not_yet}: too few units or clicks.", "open")
+    interval, p = difference.any_time, difference.any_time_p
+    if interval is None or p is None:
+        return Sentence(f"{not_yet}: too few units; each of the two needs {MIN_UNITS}.", "open")
+    if p >= ALPHA:
+        ends = [in_100(end, signed=True) for end in (interval.low, interval.high)]
         about = f"between {ends[0]} and {ends[1]} clicks in 100 slates ({p_is(p)})"
         return Sentence(f"{arm.arm} is not told apart from {control.arm} yet: {about}.", "open")
     side = "more" if difference.value > 0 else "fewer"
@@ -60,16 +61,20 @@ def _sentence(arm: ArmResult, control: ArmResult, n_comparisons: int) -> Sentenc
 
 def _preference(found: Preference) -> Sentence:
     """Say which of two arms is preferred on the slates that they share."""
-    if found.estimate is None or found.any_time_p is None:
-        return Sentence(f"{found.b} cannot be compared with {found.a} yet: too few units have clicked.", "open")
+    interval, p = found.any_time, found.any_time_p
+    if found.estimate is None or interval is None or p is None:
+        few = f"too few units have clicked; {MIN_UNITS} are needed"
+        why = few if found.units < MIN_UNITS else "all units that clicked are alike"
+        return Sentence(f"{found.b} cannot be compared with {found.a} yet: {why}.", "open")
+    if p >= ALPHA:
+        ends = [percent(end, signed=True) for end in (interval.low, interval.high)]
+        about = f"the preference for {found.b} is between {ends[0]} and {ends[1]} ({p_is(p)})"
+        return Sentence(f"{found.b} is not told apart from {found.a} yet: {about}.", "open")
     better, other, clicks = found.b, found.a, found.b_clicks
     if found.estimate < 0:
         better, other, clicks = found.a, found.b, found.a_clicks
     share = f"{percent(clicks / (found.a_clicks + found.b_clicks))} of the clicks on the slates that both share"
-    if found.any_time_p >= ALPHA:
-        so_far = f"{better} gets {share} ({p_is(found.any_time_p)})"
-        return Sentence(f"{better} is not told apart from {other} yet: {so_far}.", "open")
-    text = f"{better} is preferred to {other}: it gets {share}; sure at any look ({p_is(found.any_time_p)})."
+    text = f"{better} is preferred to {other}: it gets {share}; sure at any look ({p_is(p)})."
     return Sentence(text, "gain" if found.estimate > 0 else "loss")
 
 
@@ -79,11 +84,11 @@ def tone(analysis: Analysis) -> Tone:
     return sure.pop() if len(sure) == 1 else "open"
 
 
-def warnings(analysis: Analysis, counts: Counts, weights: Mapping[str, float] | None) -> list[tuple[str, str]]:
+def warnings(analysis: Analysis, counts: Counts) -> list[tuple[str, str]]:
     """Return what speaks against the verdict, each as a headline and an explanation."""
     found = []
     ratio = analysis.sample_ratio
-    if ratio.mismatch and weights is not None:
+    if ratio.mismatch:
         shares = "; ".join(
             f"{arm.arm} {count(arm.units)} (expected {ratio.expected[arm.arm]:,.0f})" for arm in analysis.arms
         )

@@ -58,6 +58,17 @@ def percent(share: float | None, *, signed: bool = False) -> str:
     return f"{_sign(value, signed)}{digits}%"
 
 
+def percent_span(interval: Interval | None) -> str:
+    """Return an interval of signed shares, in percent.
+
+    >>> percent_span(Interval(-0.04, 0.123))
+    '−4% … +12.3%'
+    """
+    if interval is None:
+        return NOTHING
+    return f"{percent(interval.low, signed=True)} … {percent(interval.high, signed=True)}"
+
+
 def p_value(p: float | None) -> str:
     """Return a p-value, to as many digits as anybody acts on.
 
