@@ -9,20 +9,22 @@ moment. Run with `python -m benchmarks service`.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import json
 import selectors
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self, cast
 from urllib.parse import urlsplit
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.latency import new_model
 from benchmarks.network import N_FEATURES, Rows
@@ -106,63 +108,83 @@ def measure(url: str, rate: float, seconds: float, request: bytes | None = None)
 
     With a `request` that is sent instead, an error is whatever is not 200.
     """
+    rng = np.random.default_rng(0)
+    bodies = [_request(rng, number) for number in range(64)] if request is None else [request]
+    waits = rng.exponential(1 / rate, int(rate * seconds))
     gc.collect()
     gc.freeze()
-    with asyncio.Runner(loop_factory=_precise_loop) as runner:
-        return runner.run(_measure(urlsplit(url).netloc, rate, seconds, request))
+    with _Client(urlsplit(url).netloc) as client:
+        latencies, answers = client.send(bodies, waits)
+    return latencies, sum(not _is_good(answer, with_slate=request is None) for answer in answers)
 
 
-def _precise_loop() -> asyncio.AbstractEventLoop:
-    """Return a loop that sends when a request is due: epoll, which is usual, rounds waits up to milliseconds."""
-    return asyncio.SelectorEventLoop(selectors.SelectSelector())
+def _is_good(answer: bytes, *, with_slate: bool) -> bool:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    slate = json.loads(body) if with_slate else None
+    is_logged = slate is None or (slate.get("slate_id") is not None and not slate["fallback"])
+    return head.startswith(b"HTTP/1.1 200") and is_logged
 
 
-async def _measure(address: str, rate: float, seconds: float, request: bytes | None) -> tuple[list[float], int]:
-    host, _, port = address.partition(":")
-    rng = np.random.default_rng(0)
-    free: asyncio.LifoQueue[Connection] = asyncio.LifoQueue()
-    for _ in range(CONNECTIONS):
-        free.put_nowait(Connection(*await asyncio.open_connection(host, int(port))))
-    bodies = [_request(rng, number) for number in range(64)] if request is None else [request]
-    due = np.cumsum(rng.exponential(1 / rate, int(rate * seconds))) + time.perf_counter() + 0.05
-    latencies: list[float] = []
-    errors = 0
+class _Client:
+    """Connections that stay open, for one request at a time each.
 
-    async def one(moment: float, body: bytes) -> None:
-        nonlocal errors
-        connection = await free.get()
-        if not await connection.is_answered(body, with_slate=request is None):
-            errors += 1
-        latencies.append((time.perf_counter() - moment) * 1e3)
-        free.put_nowait(connection)
+    It shares the cores with the service, so it does nothing but send and receive: one thread, which waits in `select`
+    because that keeps time to the microsecond (epoll rounds to milliseconds), and looks at the answers afterwards.
+    """
 
-    async with asyncio.TaskGroup() as tasks:
-        for number, moment in enumerate(due):
-            await asyncio.sleep(max(0.0, moment - time.perf_counter()))
-            tasks.create_task(one(moment, bodies[number % len(bodies)]))
-    while not free.empty():
-        free.get_nowait().close()
-    return latencies, errors
+    def __init__(self, address: str) -> None:
+        host, _, port = address.partition(":")
+        self._selector = selectors.SelectSelector()
+        self._free = [socket.create_connection((host, int(port))) for _ in range(CONNECTIONS)]
+        for connection in self._free:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._selector.register(connection, selectors.EVENT_READ)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+        self._selector.close()
+
+    def send(self, bodies: Sequence[bytes], waits: npt.NDArray[np.float64]) -> tuple[list[float], list[bytes]]:
+        """Send a request after each wait, whether or not those before are answered; return milliseconds and answers."""
+        due = (np.cumsum(waits) + time.perf_counter() + 0.05).tolist()
+        latencies: list[float] = []
+        answers: list[bytes] = []
+        sent = 0
+        moments: dict[socket.socket, float] = {}
+        received: dict[socket.socket, bytes] = {}
+        while len(answers) < len(due):
+            late = sent < len(due) and bool(self._free) and due[sent] <= time.perf_counter()
+            if late:
+                connection = self._free.pop()
+                moments[connection], received[connection] = due[sent], b""
+                connection.sendall(bodies[sent % len(bodies)])
+                sent += 1
+            wait = due[sent] - time.perf_counter() if sent < len(due) and self._free else None
+            for key, _ in self._selector.select(wait if wait is None else max(wait, 0.0)):
+                connection = cast(socket.socket, key.fileobj)
+                received[connection] += _received(connection)
+                if _is_whole(received[connection]):
+                    latencies.append((time.perf_counter() - moments[connection]) * 1e3)
+                    answers.append(received[connection])
+                    self._free.append(connection)
+        return latencies, answers
 
 
-class Connection:
-    """A connection that stays open, for one request at a time."""
+def _received(connection: socket.socket) -> bytes:
+    chunk = connection.recv(65_536)
+    if not chunk:
+        raise ConnectionError("the service hung up")
+    return chunk
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
 
-    async def is_answered(self, request: bytes, *, with_slate: bool) -> bool:
-        """Send a request, and say whether it was answered, with a logged slate of the model if that is asked for."""
-        self._writer.write(request)
-        head = await self._reader.readuntil(b"\r\n\r\n")
-        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-        answer = json.loads(await self._reader.readexactly(length))
-        is_good = not with_slate or (answer["slate_id"] is not None and not answer["fallback"])
-        return head.startswith(b"HTTP/1.1 200") and is_good
-
-    def close(self) -> None:
-        """Hang up."""
-        self._writer.close()
+def _is_whole(answer: bytes) -> bool:
+    head, separator, body = answer.partition(b"\r\n\r\n")
+    length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+    return bool(separator) and len(body) >= int(length)
 
 
 def _request(rng: np.random.Generator, number: int) -> bytes:

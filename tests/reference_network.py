@@ -419,7 +419,7 @@ def use_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if not isinstance(found, kernels.NativeKernels):
         pytest.skip("no C compiler")
     if name == "native, step by step":
-        monkeypatch.setattr(found, "_gemm", None)
+        monkeypatch.setattr(found, "gemm", None)
     elif not found.can_fuse:
         pytest.skip("no BLAS that C could call")
 

@@ -239,7 +239,7 @@ def test_an_encoder_takes_its_products_from_either_blas(
     kernels, address = available_kernels().get("native"), find()
     if not isinstance(kernels, NativeKernels) or address is None:
         pytest.skip("no C compiler, or no such BLAS")
-    monkeypatch.setattr(kernels, "_gemm", address)
+    monkeypatch.setattr(kernels, "gemm", address)
     weights = LstmWeights(normal(3, 4 * width, seed=0), normal(width, 4 * width, seed=1), normal(4 * width, seed=2))
     x, last = normal(4, 50, 3, seed=3), torch.arange(50) % 4
     factors, h_last, c_last = torch.empty(50, 4, width), torch.empty(50, width), torch.empty(50, width)

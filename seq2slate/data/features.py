@@ -205,12 +205,31 @@ class FeatureTransform:
         context: Mapping[str, str | float | None] | None = None,
     ) -> EncodedLists:
         """Return what the model reads of one list: features (n, F), text columns with n values, and its context."""
-        rows = _as_rows(features, self.dense.names)
-        if not (self.categorical or self.context.names or self.context_categorical or context):  # the usual, and quick
+        rows = self.as_rows(features)
+        if self.reads_numbers_only and not context:  # the usual, and quick
             return EncodedLists(self.dense.apply(rows, "item {}".format), {}, np.empty((1, 0), np.float32), {})
         texts = {name: _as_texts(name, values, len(rows)) for name, values in (categorical or {}).items()}
         of_list = {name: _as_context(name, value) for name, value in (context or {}).items()}
         return self._encode(rows, texts, of_list, 1, "item {}".format)
+
+    @cached_property
+    def reads_numbers_only(self) -> bool:
+        """Whether dense columns are all that is read of a list."""
+        return not (self.categorical or self.context.names or self.context_categorical)
+
+    def as_rows(self, features: npt.ArrayLike) -> FloatArray:
+        """Return the features (n, F) of one list as numbers, not yet scaled."""
+        names = self.dense.names
+        try:
+            with np.errstate(over="ignore"):
+                rows = np.asarray(features, dtype=np.float32)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"features must be rows of numbers, all of the same length: {error}") from error
+        if rows.shape == (0,):  # no items, so nothing shows how many columns there would be
+            rows = rows.reshape(0, len(names))
+        if rows.ndim != 2 or rows.shape[1] != len(names):
+            raise DataError(f"features have shape {rows.shape} instead of (items, {len(names)}): give {_named(names)}")
+        return rows
 
     def check_columns(self, categorical: Collection[str], context: Mapping[str, object]) -> None:
         """Refuse a list without the text columns or the context that the model reads, or with words for numbers."""
@@ -395,19 +414,6 @@ def _side_by_side(columns: Mapping[str, npt.NDArray[Any]], n_rows: int) -> Float
         for number, column in enumerate(columns.values()):
             table[:, number] = column
     return table
-
-
-def _as_rows(features: npt.ArrayLike, names: Sequence[str]) -> FloatArray:
-    try:
-        with np.errstate(over="ignore"):
-            rows = np.asarray(features, dtype=np.float32)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"features must be rows of numbers, all of the same length: {error}") from error
-    if rows.shape == (0,):  # no items, so nothing shows how many columns there would be
-        rows = rows.reshape(0, len(names))
-    if rows.ndim != 2 or rows.shape[1] != len(names):
-        raise DataError(f"features have shape {rows.shape} instead of (items, {len(names)}): give {_named(names)}")
-    return rows
 
 
 def _as_texts(name: str, values: Sequence[str | None], n_items: int) -> Strings:

@@ -11,14 +11,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from seq2slate.data.lists import FloatArray, IntArray
 from seq2slate.model.native import gemm_address, native_library
 
 LIMIT = 40.0
@@ -94,22 +91,6 @@ class LstmDecoder:
     """(B, D)"""
     wanted: Tensor
     """(B, N) bool; a list ends when none of these items is left."""
-
-
-@dataclass(frozen=True)
-class LstmNetwork:
-    """All weights of a network whose encoder and decoder are one LSTM layer each."""
-
-    encoder: LstmWeights
-    decoder: LstmWeights
-    w_enc: Tensor
-    """(D, D)"""
-    w_dec: Tensor
-    """(D, D)"""
-    go: Tensor
-    """(I,)"""
-    v: Tensor
-    """(D,)"""
 
 
 class Kernels(Protocol):
@@ -292,7 +273,9 @@ class _CDecoding(ctypes.Structure):
     ]
 
 
-class _CLstm(ctypes.Structure):
+class CLstm(ctypes.Structure):
+    """`lstm` in native.h."""
+
     _fields_ = [
         *[(name, ctypes.c_int64) for name in ("inputs", "d")],
         *[(name, ctypes.c_void_p) for name in ("weight_input", "weight_hidden", "bias")],
@@ -301,15 +284,8 @@ class _CLstm(ctypes.Structure):
 
 class _CDecoder(ctypes.Structure):
     _fields_ = [
-        ("layer", _CLstm),
+        ("layer", CLstm),
         *[(name, ctypes.c_void_p) for name in ("items", "go", "w_dec", "keep", "h", "c", "wanted")],
-    ]
-
-
-class _CNetwork(ctypes.Structure):
-    _fields_ = [
-        *[(name, _CLstm) for name in ("encoder", "decoder")],
-        *[(name, ctypes.c_void_p) for name in ("w_enc", "w_dec", "go", "v")],
     ]
 
 
@@ -318,7 +294,7 @@ class NativeKernels:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
-        self._gemm = gemm_address()
+        self.gemm = gemm_address()
         integer, pointer = ctypes.c_int64, ctypes.c_void_p
         for name, arguments in {
             "lstm_forward": [integer] * 2 + [pointer] * 5,
@@ -331,34 +307,36 @@ class NativeKernels:
             "cascade_backward": [integer] * 2 + [pointer] * 7,
             "lstm_encode": [pointer, pointer, integer, integer] + [pointer] * 6,
             "lstm_decode": [pointer] * 3,
-            "place_list": [pointer, pointer, integer, integer, ctypes.c_float] + [pointer] * 6,
+            "place_list": [pointer, pointer, integer, integer, ctypes.c_int, ctypes.c_float] + [pointer] * 4,
         }.items():
             getattr(library, name).argtypes = arguments
+        self.place_list: Callable[..., int] = library.place_list
+        """For `list_placer`."""
 
     @property
     def can_fuse(self) -> bool:
         """Whether whole loops over steps can run in C, which needs a BLAS to call."""
-        return self._gemm is not None
+        return self.gemm is not None
 
     def lstm_forward(self, gates: Tensor, bias: Tensor, before: Tensor, c: Tensor, h: Tensor) -> None:  # noqa: D102
-        self._library.lstm_forward(*c.shape, *_addresses(gates, bias, before, c, h))
+        self._library.lstm_forward(*c.shape, *addresses(gates, bias, before, c, h))
 
     def lstm_backward(  # noqa: D102
         self, gates: Tensor, before: Tensor, c: Tensor, dh: Tensor, dc: Tensor, dgates: Tensor
     ) -> None:
-        self._library.lstm_backward(*c.shape, *_addresses(gates, before, c, dh, dc, dgates))
+        self._library.lstm_backward(*c.shape, *addresses(gates, before, c, dh, dc, dgates))
 
     def pointer_factors(self, x: Tensor) -> None:  # noqa: D102
-        self._library.pointer_factors(x.numel(), *_addresses(x))
+        self._library.pointer_factors(x.numel(), *addresses(x))
 
     def pointer_step(self, decoding: Decoding, step: int, lists: Tensor, queries: Tensor) -> None:  # noqa: D102
         now = _in_c(decoding)
-        self._library.pointer_step(ctypes.byref(now), step, len(lists), *_addresses(lists, queries))
+        self._library.pointer_step(ctypes.byref(now), step, len(lists), *addresses(lists, queries))
 
     def pointer_forward(  # noqa: D102
         self, rows: Rows, keys: Tensor, queries: Tensor, v: Tensor, scores: Tensor
     ) -> None:
-        arrays = _addresses(rows.lists, rows.stops, rows.slots, keys, queries, v, scores)
+        arrays = addresses(rows.lists, rows.stops, rows.slots, keys, queries, v, scores)
         _check_memory(self._library.pointer_forward(len(rows.lists), *keys.shape[1:], scores.shape[1], *arrays))
 
     def pointer_backward(  # noqa: D102
@@ -372,13 +350,13 @@ class NativeKernels:
         dqueries: Tensor,
         dv: Tensor,
     ) -> None:
-        arrays = _addresses(rows.lists, rows.stops, keys, queries, v, dscores, dkeys, dqueries, dv)
+        arrays = addresses(rows.lists, rows.stops, keys, queries, v, dscores, dkeys, dqueries, dv)
         self._library.pointer_backward(len(rows.lists), *keys.shape[1:], dscores.shape[1], *arrays)
 
     def cascade_forward(  # noqa: D102
         self, alone: Tensor, nearby: Tensor, similar: Tensor, far: Tensor, clicks: Tensor
     ) -> None:
-        self._library.cascade_forward(*alone.shape, *_addresses(alone, nearby, similar, far, clicks))
+        self._library.cascade_forward(*alone.shape, *addresses(alone, nearby, similar, far, clicks))
 
     def cascade_backward(  # noqa: D102
         self,
@@ -390,7 +368,7 @@ class NativeKernels:
         dclicks: Tensor,
         dsimilar: Tensor,
     ) -> None:
-        arrays = _addresses(alone, nearby, similar, far, clicks, dclicks, dsimilar)
+        arrays = addresses(alone, nearby, similar, far, clicks, dclicks, dsimilar)
         self._library.cascade_backward(*alone.shape, *arrays)
 
     # Whole loops, without gradients
@@ -399,71 +377,27 @@ class NativeKernels:
         self, layer: LstmWeights, x: Tensor, last: Tensor, w_enc: Tensor, factors: Tensor, h: Tensor, c: Tensor
     ) -> None:
         """Read x (T, B, I) from a state of zeros: factors (B, T, D) of the keys, the state after step last (B,)."""
-        in_c, arrays = _layer_in_c(layer), _addresses(x, last, w_enc, factors, h, c)
-        _check_memory(self._library.lstm_encode(self._gemm, ctypes.byref(in_c), *x.shape[:2], *arrays))
+        in_c, arrays = layer_in_c(layer), addresses(x, last, w_enc, factors, h, c)
+        _check_memory(self._library.lstm_encode(self.gemm, ctypes.byref(in_c), *x.shape[:2], *arrays))
 
     def lstm_decode(self, decoding: Decoding, decoder: LstmDecoder) -> None:
         """Take all steps of decoding, each list until none of its wanted items is left."""
-        others = _addresses(
-            decoder.items, decoder.go, decoder.w_dec, decoder.keep, decoder.h, decoder.c, decoder.wanted
-        )
-        now, net = _in_c(decoding), _CDecoder(_layer_in_c(decoder.layer), *others)
-        _check_memory(self._library.lstm_decode(self._gemm, ctypes.byref(now), ctypes.byref(net)))
-
-    def list_placer(self, network: LstmNetwork) -> ListPlacer:
-        """Return what places the items of one list at a time; it may be called from several threads at once."""
-        return ListPlacer(self._library.place_list, self._gemm, network)
-
-
-class ListPlacer:
-    """A network of two LSTM layers, ready for single lists: arrays go in, and one call to C does it all."""
-
-    def __init__(self, place_list: Callable[..., int], gemm: int | None, network: LstmNetwork) -> None:
-        self._place_list, self._gemm, self._network = place_list, gemm, network
-        others = _addresses(network.w_enc, network.w_dec, network.go, network.v)
-        self._in_c = _CNetwork(_layer_in_c(network.encoder), _layer_in_c(network.decoder), *others)
-        self._address = ctypes.addressof(self._in_c)
-
-    def place(
-        self,
-        items: FloatArray,
-        steps: int,
-        *,
-        bias: FloatArray | None = None,
-        interaction: FloatArray | None = None,
-        draws: FloatArray | None = None,
-        sharpness: float = 1.0,
-    ) -> tuple[IntArray, FloatArray]:
-        """Return the slate (steps,) of items (N, I) and log-probabilities (steps,), under softmax(score · sharpness).
-
-        The items are the best ones, or with draws (steps,) drawn; bias (N,), which is overwritten, and interaction
-        (N, N) are those of `Decoding`.
-        """
-        slate, logs = np.empty(steps, np.int64), np.empty(steps, np.float32)
-        if steps:
-            arrays = [_address_of(array) for array in (items, bias, interaction, draws, slate, logs)]
-            _check_memory(self._place_list(self._gemm, self._address, len(items), steps, sharpness, *arrays))
-        return slate, logs
-
-
-def _address_of(array: npt.NDArray[Any] | None) -> int | None:
-    if array is None:
-        return None
-    if not array.flags.c_contiguous or array.dtype not in (np.float32, np.int64):
-        raise ValueError("the C kernels need contiguous arrays, float32 or int64")
-    return array.ctypes.data
+        others = addresses(decoder.items, decoder.go, decoder.w_dec, decoder.keep, decoder.h, decoder.c, decoder.wanted)
+        now, net = _in_c(decoding), _CDecoder(layer_in_c(decoder.layer), *others)
+        _check_memory(self._library.lstm_decode(self.gemm, ctypes.byref(now), ctypes.byref(net)))
 
 
 def _in_c(state: Decoding) -> _CDecoding:
-    arrays = _addresses(
+    arrays = addresses(
         state.keys, state.v, state.draws, state.interaction, state.bias, state.left, state.scores, state.slates
     )
     return _CDecoding(*state.keys.shape, state.slates.shape[1], state.sharpness, *arrays)
 
 
-def _layer_in_c(layer: LstmWeights) -> _CLstm:
-    arrays = _addresses(layer.weight_input, layer.weight_hidden, layer.bias)
-    return _CLstm(layer.weight_input.shape[0], layer.weight_hidden.shape[0], *arrays)
+def layer_in_c(layer: LstmWeights) -> CLstm:
+    """Return where C finds the weights of a layer, which must be kept."""
+    arrays = addresses(layer.weight_input, layer.weight_hidden, layer.bias)
+    return CLstm(layer.weight_input.shape[0], layer.weight_hidden.shape[0], *arrays)
 
 
 def _check_memory(failed: int) -> None:
@@ -471,7 +405,7 @@ def _check_memory(failed: int) -> None:
         raise MemoryError("no memory for the decoder's steps")
 
 
-def _addresses(*tensors: Tensor | None) -> list[int | None]:
+def addresses(*tensors: Tensor | None) -> list[int | None]:
     """Return where the tensors lie; C reads each as one block of memory, so that is checked first."""
     if not all(tensor is None or tensor.is_contiguous() for tensor in tensors):
         raise ValueError("the C kernels need contiguous tensors")

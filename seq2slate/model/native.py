@@ -1,4 +1,4 @@
-"""Compile `native.c` with the machine's own compiler, once, and load it; None where that cannot be done.
+"""Compile the C kernels with the machine's own compiler, once, and load them; None where that cannot be done.
 
 The library lies in the user's cache folder under a name made of the source, the flags and the processor, so that
 another version or another machine never loads it by mistake. Set `SEQ2SLATE_NATIVE=0` to do without.
@@ -19,7 +19,8 @@ import torch
 
 from seq2slate.atomic import atomic_path
 
-_SOURCE = Path(__file__).with_name("native.c")
+_SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "native_list.c")]
+_HEADER = Path(__file__).with_name("native.h")
 # No infinity and no NaN is looked at in the C code, so the compiler need not care for them.
 _FLAGS = (
     *("-std=c11", "-O3", "-fPIC", "-shared"),
@@ -68,13 +69,20 @@ def _compiled(compiler: str, wishes: tuple[str, ...]) -> Path:
     target = _cache_folder() / f"native-{_fingerprint(compiler, wishes)}.so"
     if not target.exists():
         with atomic_path(target) as partial:
-            command = [compiler, *_FLAGS, *wishes, str(_SOURCE), "-o", str(partial)]
+            command = [compiler, *_FLAGS, *wishes, *map(str, _SOURCES), "-o", str(partial)]
             subprocess.run(command, check=True, capture_output=True, timeout=120)
     return target
 
 
 def _fingerprint(compiler: str, wishes: tuple[str, ...]) -> str:
-    parts = (_SOURCE.read_text(), compiler, *_FLAGS, *wishes, platform.machine(), _processor())
+    parts = (
+        *(path.read_text() for path in (_HEADER, *_SOURCES)),
+        compiler,
+        *_FLAGS,
+        *wishes,
+        platform.machine(),
+        _processor(),
+    )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

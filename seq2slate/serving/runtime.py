@@ -2,7 +2,7 @@
 
 The usual path from lists to slates is made for batches; for a single list most of its time is overhead. Here everything
 that does not depend on the request is done beforehand, and a network of two LSTM layers, which is what the presets
-`paper` and `default` make, runs in one call to C (`place_list` in `model/native.c`). All others take the usual path.
+`paper` and `default` make, runs in one call to C (`model.list_placer`). All others take the usual path.
 
 The slates are those of `Seq2Slate.decode`, but where scores are so near each other that rounding decides, and so are
 the log-probabilities of the best slate. A slate that is drawn comes with the log-propensities of the draw, at the
@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.special import expit
 
 from seq2slate.data.features import EncodedLists
 from seq2slate.data.lists import Batch, FloatArray, IntArray
@@ -26,10 +25,7 @@ from seq2slate.data.ranker import NO_ITEM
 from seq2slate.errors import UsageError
 from seq2slate.model.decoding import check_options, choice_log_probabilities, decode, score_slates
 from seq2slate.model.inputs import InputLists
-from seq2slate.model.kernels import ListPlacer, LstmNetwork, fused_kernels_for, kernels_for
-from seq2slate.model.network import SlateNetwork
-from seq2slate.model.recurrent import LstmLayer
-from seq2slate.model.resemblance import LEAST, STRETCH, STRONGEST, Resemblance
+from seq2slate.model.list_placer import ListPlacer, NotFiniteError, list_placer
 from seq2slate.model.saving import load_saved
 from seq2slate.model.seq2slate import KIND, Seq2Slate
 
@@ -51,10 +47,9 @@ class Runtime:
         """Take the weights as they are now; what happens to the model later changes nothing here."""
         self.transform = model.transform
         self._network = copy.deepcopy(model.network).cpu().eval()
-        self._placer = _list_placer(self._network)
-        self._prior = None if self._network.prior is None else _numbers(self._network.prior)
-        resemblance = self._network.resemblance
-        self._resemblance = None if resemblance is None else _ListResemblance(resemblance)
+        self._placer = list_placer(self._network, self.transform.dense)
+        n_numbers = len(self.transform.dense.names)
+        self._reads_numbers_only = self.transform.reads_numbers_only and self._network.n_inputs == n_numbers
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Runtime:
@@ -79,8 +74,15 @@ class Runtime:
         features (n, F) are raw, in base order; text columns have n values, and context columns one. With a generator
         the slate is drawn, and its log-probabilities are those of the draw.
         """
-        encoded = self.transform.apply_arrays(features, categorical, context)
-        return self._slate(encoded, k, generator, temperature)
+        if self._placer is None or not self._reads_numbers_only or context:
+            encoded = self.transform.apply_arrays(features, categorical, context)
+            return self._slate(encoded, k, generator, temperature)
+        rows = np.ascontiguousarray(self.transform.as_rows(features))
+        try:
+            return self._placed(self._placer, rows, k, generator, temperature, is_raw=True)
+        except NotFiniteError:
+            self.transform.apply_arrays(rows)  # which says where it is, if it is in the features
+            raise
 
     @torch.no_grad()
     def step_probabilities(
@@ -118,15 +120,24 @@ class Runtime:
         check_options(k, temperature)
         if self._placer is None:
             return self._decoded(encoded, k, generator, temperature)
-        items = self._item_vectors(encoded)
+        return self._placed(self._placer, self._item_vectors(encoded), k, generator, temperature, is_raw=False)
+
+    @staticmethod
+    def _placed(
+        placer: ListPlacer,
+        items: FloatArray,
+        k: int | None,
+        generator: torch.Generator | None,
+        temperature: float,
+        *,
+        is_raw: bool,
+    ) -> tuple[IntArray, FloatArray]:
+        check_options(k, temperature)
         steps = len(items) if k is None else min(k, len(items))
-        bias, interaction = self._terms(items) if steps else (None, None)
         if generator is None:
-            return self._placer.place(items, steps, bias=bias, interaction=interaction)
+            return placer.place(items, steps, is_raw=is_raw)
         draws = torch.rand(1, steps, generator=generator, device=generator.device).cpu().numpy()
-        return self._placer.place(
-            items, steps, bias=bias, interaction=interaction, draws=draws, sharpness=1 / temperature
-        )
+        return placer.place(items, steps, is_raw=is_raw, draws=draws, sharpness=1 / temperature)
 
     @torch.no_grad()
     def _decoded(
@@ -145,82 +156,6 @@ class Runtime:
         inputs = InputLists(encoded, np.array([len(encoded.dense)])).batch()
         with torch.no_grad():
             return np.ascontiguousarray(self._network.item_vectors(inputs)[:, 0].numpy())
-
-    def _terms(self, items: FloatArray) -> tuple[FloatArray | None, FloatArray | None]:
-        """Return what the scores start with (n,), and what a placed item adds to another (n, n), if anything."""
-        prior = None
-        if self._prior is not None:
-            prior = np.take(self._prior, np.arange(len(items)), mode="clip")
-        if self._resemblance is None:
-            return prior, None
-        return self._resemblance.scores(items, prior)
-
-
-class _ListResemblance:
-    """`model.resemblance` for a single list without padding, in NumPy: the same numbers for a third of the overhead."""
-
-    def __init__(self, resemblance: Resemblance) -> None:
-        bends = expit(_numbers(resemblance.bends))
-        self._bends, self._weights = bends, np.exp(_numbers(resemblance.log_weights)) / bends
-        self._relevance = _numbers(resemblance.relevance)
-        self._numbers = {name: _numbers(value) for name, value in resemblance.numbers.items()}
-
-    def scores(self, items: FloatArray, prior: FloatArray | None) -> tuple[FloatArray, FloatArray]:
-        """Return the start of the scores (n,) and the interaction (n, n) of items (n, I)."""
-        numbers = self._numbers
-        similar = expit(numbers["sharpness"] * (numbers["threshold"] - self._distances(items)))
-        np.fill_diagonal(similar, 0)
-        appeal = items @ self._relevance + numbers["offset"]
-        if prior is not None:
-            appeal += prior
-        expected = _expected_clicks(appeal, numbers["effect_above"], similar)
-        added = np.log1p(
-            np.expm1(np.maximum(numbers["effect_placed"], np.float32(-STRONGEST))) * (expected[:, None] * similar)
-        )
-        return np.log(np.maximum(expected, np.float32(LEAST))), added
-
-    def _distances(self, items: FloatArray) -> FloatArray:
-        """Return the squared distances (n, n), with a median of 1 over the pairs."""
-        distances: FloatArray
-        places = np.expm1(self._bends * items) * self._weights
-        places -= places[0].copy()
-        squares = np.einsum("if,if->i", places, places)
-        distances = np.maximum(squares[:, None] + squares - 2 * (places @ places.T), 0)
-        n_pairs = len(items) * (len(items) - 1)
-        if n_pairs:
-            values = distances.copy()
-            np.fill_diagonal(values, np.inf)
-            middle = n_pairs // 2 - 1
-            distances /= max(np.partition(values, middle, axis=None)[middle], np.float32(LEAST))
-        return distances
-
-
-def _expected_clicks(appeal: FloatArray, effect: FloatArray, similar: FloatArray) -> FloatArray:
-    """Return (n,) the probability of each click, for a user who scans from the top."""
-    alone, nearby, clicks = expit(appeal), expit(appeal + effect), np.empty_like(appeal)
-    arrays = (alone, nearby, similar, np.ones_like(appeal), clicks)
-    tensors = [torch.from_numpy(array)[None] for array in arrays]
-    kernels_for(tensors[0]).cascade_forward(*tensors)
-    return clicks
-
-
-def _list_placer(network: SlateNetwork) -> ListPlacer | None:
-    """Return the network for single lists in C; None if it is of another kind, or there is no compiler."""
-    config, fused = network.config, fused_kernels_for(network.v)
-    plain = (config.encoder, config.layers, config.cell, config.decoder) == ("recurrent", 1, "lstm", "sequential")
-    if fused is None or not plain or config.bidirectional or config.reversed_input:
-        return None
-    encoder, decoder = network.encoder_layers[0][0], network.decoder_layers[0]
-    assert isinstance(encoder, LstmLayer), "that is what the cell says"
-    assert isinstance(decoder, LstmLayer), "that is what the cell says"
-    others = (network.w_enc, network.w_dec, network.go, network.v)
-    return fused.list_placer(LstmNetwork(encoder.weights, decoder.weights, *(weight.detach() for weight in others)))
-
-
-def _numbers(stored: torch.Tensor) -> FloatArray:
-    """Return what was learned as a number, which is stored divided by `STRETCH`."""
-    values: FloatArray = (stored.detach() * STRETCH).numpy()
-    return values
 
 
 def _one_list(encoded: EncodedLists, offsets: IntArray, number: int) -> EncodedLists:

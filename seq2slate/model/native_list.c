@@ -1,0 +1,245 @@
+/* One list at a time, from raw columns to a slate, for a service that answers one request after another: here the overhead of
+ * many small calls would take longer than the work. Products are of a single row with a matrix where they can be, and take as
+ * long as reading the matrix does. serving/runtime.py has the same in NumPy and PyTorch. */
+#include "native.h"
+
+#define REGISTER 16 /* floats handled at once where nothing is kept between them */
+#define ROWS_AT_ONCE 8 /* of a matrix that meets a single row */
+#define LEAST 1e-6f /* as in resemblance.py */
+
+enum { PLACED, NO_MEMORY, NOT_FINITE };
+
+/* out (columns) += x (inner) times matrix (inner, columns), which is read once, in order, and fetched ahead. */
+static void add_row_product(int64_t inner, int64_t columns, const float *restrict x, const float *restrict matrix,
+                            float *restrict out) {
+    const int64_t whole = columns - columns % REGISTER;
+    int64_t k = 0;
+    for (; k + ROWS_AT_ONCE <= inner; k += ROWS_AT_ONCE) {
+        const float *restrict rows = matrix + k * columns;
+        for (int64_t start = 0; start < whole; start += REGISTER) {
+            for (int64_t r = 0; r < ROWS_AT_ONCE; r++) __builtin_prefetch(rows + (ROWS_AT_ONCE + r) * columns + start);
+            for (int64_t u = start; u < start + REGISTER; u++) {
+                float sum = out[u];
+                for (int64_t r = 0; r < ROWS_AT_ONCE; r++) sum += x[k + r] * rows[r * columns + u];
+                out[u] = sum;
+            }
+        }
+        for (int64_t u = whole; u < columns; u++)
+            for (int64_t r = 0; r < ROWS_AT_ONCE; r++) out[u] += x[k + r] * rows[r * columns + u];
+    }
+    for (; k < inner; k++)
+        for (int64_t u = 0; u < columns; u++) out[u] += x[k] * matrix[k * columns + u];
+}
+
+/* From one state to the next; gates (4d) hold the input times weight_input. */
+static void advance(const lstm *layer, float *gates, const float *h_before, const float *c_before, float *h, float *c) {
+    const int64_t d = layer->d;
+    add_row_product(d, 4 * d, h_before, layer->weight_hidden, gates);
+    lstm_row(d, gates, gates + d, gates + 2 * d, gates + 3 * d, layer->bias, c_before, c, h);
+}
+
+/* The log-probability of a choice over the items still left after it, under the softmax of score * sharpness. */
+static float log_probability(int64_t n, const uint8_t *left, const float *score, float sharpness, int64_t choice) {
+    float best = score[choice];
+    for (int64_t i = 0; i < n; i++)
+        if (left[i] && score[i] > best) best = score[i];
+    float total = fast_exp(limited((score[choice] - best) * sharpness, 87.0f));
+    for (int64_t i = 0; i < n; i++)
+        if (left[i]) total += fast_exp(limited((score[i] - best) * sharpness, 87.0f));
+    return (score[choice] - best) * sharpness - logf(total);
+}
+
+/* Columns and the scale that was fitted to them; see data/features.py. */
+typedef struct {
+    int64_t takes_logarithm;
+    float clip;
+    const float *mean, *inverse_std;
+} scaling;
+
+/* What resembles what; see resemblance.Resemblance. `weights` are divided by the bends, `added` is e^{effect_placed} - 1. */
+typedef struct {
+    const float *relevance, *bends, *weights;
+    float offset, threshold, sharpness, effect_above, added;
+} resemblance;
+
+/* A network with one LSTM layer as its encoder and one as its decoder. prior (positions), resemblance and scaling may be null. */
+typedef struct {
+    lstm encoder, decoder;
+    const float *w_enc, *w_dec, *go, *v, *prior;
+    int64_t positions;
+    const resemblance *resemblance;
+    const scaling *scaling;
+} list_network;
+
+/* By its bits, since the compiler is told that there is no infinity and no NaN. */
+static int is_finite(int64_t count, const float *x) {
+    uint32_t failed = 0;
+    for (int64_t k = 0; k < count; k++) {
+        float_bits value;
+        value.value = x[k];
+        failed |= ((uint32_t)value.bits & 0x7F800000u) == 0x7F800000u;
+    }
+    return !failed;
+}
+
+/* Scale x (n, f) as `NumberColumns` does. */
+static void scale(const scaling *by, int64_t n, int64_t f, const float *restrict x, float *restrict scaled) {
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t k = 0; k < f; k++) {
+            float value = x[i * f + k];
+            if (by->takes_logarithm) value = copysignf(log1pf(fabsf(value)), value);
+            scaled[i * f + k] = limited((value - by->mean[k]) * by->inverse_std[k], by->clip);
+        }
+}
+
+static inline float sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-limited(x, 87.0f))); }
+
+static inline float dot(int64_t count, const float *restrict a, const float *restrict b) {
+    float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t k = 0; k < count; k++) sum += a[k] * b[k];
+    return sum;
+}
+
+/* The value that `rank` others of `count` values >= 0 go before, were they sorted: byte by byte from the highest, by counting,
+ * since the bits of such floats are in the order of their values. No values are so bad that it takes longer. */
+static float value_of_rank(int64_t count, const float *values, int64_t rank) {
+    uint32_t found = 0, known = 0;
+    for (int shift = 24; shift >= 0; shift -= 8) {
+        int64_t counts[256] = {0};
+        for (int64_t k = 0; k < count; k++) {
+            float_bits value;
+            value.value = values[k];
+            const uint32_t bits = (uint32_t)value.bits & 0x7FFFFFFFu;
+            counts[bits >> shift & 255] += (bits & known) == found;
+        }
+        uint32_t byte = 0;
+        while (byte < 255 && rank >= counts[byte]) rank -= counts[byte++];
+        found |= byte << shift, known |= 255u << shift;
+    }
+    float_bits value;
+    value.bits = (int32_t)found;
+    return value.value;
+}
+
+/* The squared distances (n, n) of the items x (n, f), with a lower median of 1 over the pairs. places (n, f), squares (n) and
+ * pairs (n * n) are overwritten. */
+static void distances_of(gemm_function *gemm, const resemblance *like, int64_t n, int64_t f, const float *x, float *places,
+                         float *squares, float *pairs, float *distances) {
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t k = 0; k < f; k++) places[i * f + k] = expm1f(like->bends[k] * x[i * f + k]) * like->weights[k];
+    for (int64_t i = n - 1; i >= 0; i--) /* what all items share would cost the differences their digits */
+        for (int64_t k = 0; k < f; k++) places[i * f + k] -= places[k];
+    const int rows = (int)n, columns = (int)f;
+    const float one = 1.0f, zero = 0.0f;
+    gemm("T", "N", &rows, &rows, &columns, &one, places, &columns, places, &columns, &zero, distances, &rows);
+    for (int64_t i = 0; i < n; i++) squares[i] = distances[i * n + i];
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t k = 0; k < n; k++) {
+            const float distance = squares[i] + squares[k] - 2.0f * distances[i * n + k];
+            distances[i * n + k] = distance > 0.0f ? distance : 0.0f;
+            pairs[count] = distances[i * n + k], count += i < k;
+        }
+    if (!count) return;
+    const float median = value_of_rank(count, pairs, (count - 1) / 2), least = median > LEAST ? median : LEAST;
+    for (int64_t k = 0; k < n * n; k++) distances[k] /= least;
+}
+
+/* What the scores start with, bias (n), which holds the prior at first, and what a placed item (first index) adds to another,
+ * interaction (n, n). memory has room for n * (f + n + 4) floats. */
+static void resemblance_terms(gemm_function *gemm, const resemblance *like, int64_t n, int64_t f, const float *x, float *memory,
+                              float *bias, float *interaction) {
+    float *places = memory, *pairs = places + n * f, *alone = pairs + n * n, *nearby = alone + n, *far = nearby + n;
+    float *clicks = far + n, *similar = interaction;
+    distances_of(gemm, like, n, f, x, places, far, pairs, similar);
+    for (int64_t k = 0; k < n * n; k++) similar[k] = sigmoid(like->sharpness * (like->threshold - similar[k]));
+    for (int64_t i = 0; i < n; i++) {
+        const float appeal = dot(f, x + i * f, like->relevance) + like->offset + bias[i];
+        similar[i * n + i] = 0.0f, far[i] = 1.0f;
+        alone[i] = sigmoid(appeal), nearby[i] = sigmoid(appeal + like->effect_above);
+    }
+    cascade(n, alone, nearby, similar, far, clicks);
+    for (int64_t i = 0; i < n; i++) {
+        bias[i] = logf(clicks[i] > LEAST ? clicks[i] : LEAST);
+        for (int64_t k = 0; k < n; k++) interaction[i * n + k] = log1pf(like->added * (clicks[i] * similar[i * n + k]));
+    }
+}
+
+/* bias (n) and, if there is a resemblance, interaction (n, n) for the items x (n, inputs). */
+static void terms_of_scores(gemm_function *gemm, const list_network *net, int64_t n, const float *x, float *memory, float *bias,
+                            float *interaction) {
+    for (int64_t i = 0; net->prior && i < n; i++) bias[i] = net->prior[i < net->positions ? i : net->positions - 1];
+    if (net->resemblance) resemblance_terms(gemm, net->resemblance, n, net->encoder.inputs, x, memory, bias, interaction);
+}
+
+/* Read x (n, inputs): outputs (n + 1, d) after a first row of zeros, c (2, d) with the last state in row n % 2, and the factors
+ * of the keys (n, d). gates (n, 4d) are overwritten. */
+static void encode_list(gemm_function *gemm, const list_network *net, int64_t n, const float *x, float *gates, float *outputs,
+                        float *c, float *keys) {
+    const int64_t d = net->encoder.d;
+    product(gemm, n, 4 * d, net->encoder.inputs, x, net->encoder.weight_input, 0.0f, gates);
+    for (int64_t t = 0; t < n; t++) {
+        float *h = outputs + t * d;
+        advance(&net->encoder, gates + t * 4 * d, h, c + t % 2 * d, h + d, c + (t + 1) % 2 * d);
+    }
+    product(gemm, n, d, d, outputs + d, net->w_enc, 0.0f, keys);
+    for (int64_t k = 0; k < n * d; k++) keys[k] = fast_exp(2.0f * limited(keys[k], 40.0f));
+}
+
+/* Take the steps of one list: keys (n, d) and the last state, h and c (2, d) in row n % 2. memory has room for
+ * n * 4d + 5d + steps * n floats. Returns PLACED, or NOT_FINITE if some score was no number. */
+static int decode_list(gemm_function *gemm, const list_network *net, const decoding *now, const float *x, float *memory, float *h,
+                       float *c, float *log_probabilities) {
+    const int64_t n = now->n, d = now->d, f = net->decoder.inputs;
+    float *read = memory, *query = read + n * 4 * d, *gates = query + d;
+    const int all_at_once = 4 * now->steps > n; /* a row costs a quarter then, of what it costs alone */
+    if (all_at_once) product(gemm, n, 4 * d, f, x, net->decoder.weight_input, 0.0f, read);
+    const float total = sum_of(d, now->v), top = largest(n * d, now->keys);
+    for (int64_t step = 0, item = -1; step < now->steps; step++) {
+        const int64_t before = (n + step) % 2, after = 1 - before;
+        memset(gates, 0, 4 * d * sizeof(float));
+        if (step && all_at_once)
+            memcpy(gates, read + item * 4 * d, 4 * d * sizeof(float));
+        else
+            add_row_product(f, 4 * d, step ? x + item * f : net->go, net->decoder.weight_input, gates);
+        advance(&net->decoder, gates, h + before * d, c + before * d, h + after * d, c + after * d);
+        memset(query, 0, d * sizeof(float));
+        add_row_product(d, d, h + after * d, net->w_dec, query);
+        for (int64_t u = 0; u < d; u++) query[u] = fast_exp(2.0f * limited(query[u], 40.0f));
+        item = place_next(now, 0, step, total, top, query);
+        if (item < 0) return NOT_FINITE;
+        log_probabilities[step] = log_probability(n, now->left, now->scores + step * n, now->sharpness, item);
+    }
+    return is_finite(now->steps, log_probabilities) ? PLACED : NOT_FINITE;
+}
+
+/* Place the first items of one list of n > 0 items, and say with what log-probability each was placed. features (n, inputs) are
+ * raw if `is_raw`, and draws (steps) may be null. Returns PLACED, NO_MEMORY, or NOT_FINITE if a number is none. */
+int place_list(gemm_function *gemm, const list_network *net, int64_t n, int64_t steps, int is_raw, float sharpness,
+               const float *features, const float *draws, int64_t *slate, float *log_probabilities) {
+    const int64_t d = net->encoder.d, f = net->encoder.inputs, square = net->resemblance ? n * n : 0;
+    const int64_t of_terms = square ? n * (f + n + 4) : 0, of_steps = n * 4 * d + 5 * d;
+    const int64_t shared = of_terms > of_steps ? of_terms : of_steps; /* one after the other */
+    float *memory = calloc((size_t)(n * f + n + square + (2 * n + 1) * d + 4 * d + steps * n + shared), sizeof(float));
+    uint8_t *left = malloc((size_t)n);
+    if (!memory || !left) {
+        free(memory), free(left);
+        return NO_MEMORY;
+    }
+    float *scaled = memory, *bias = scaled + n * f, *interaction = bias + n, *outputs = interaction + square;
+    float *keys = outputs + (n + 1) * d, *c = keys + n * d, *h = c + 2 * d, *scores = h + 2 * d, *rest = scores + steps * n;
+    const float *x = features;
+    int outcome = is_finite(n * f, features) ? PLACED : NOT_FINITE;
+    if (outcome == PLACED && is_raw && net->scaling) scale(net->scaling, n, f, features, scaled), x = scaled;
+    if (outcome == PLACED) {
+        terms_of_scores(gemm, net, n, x, rest, bias, interaction);
+        encode_list(gemm, net, n, x, rest, outputs, c, keys);
+        memcpy(h + n % 2 * d, outputs + n * d, d * sizeof(float));
+        memset(left, 1, (size_t)n);
+        const decoding now = {1, n, d, steps, sharpness, keys, net->v, draws, square ? interaction : NULL, bias, left, scores, slate};
+        outcome = decode_list(gemm, net, &now, x, rest, h, c, log_probabilities);
+    }
+    free(memory), free(left);
+    return outcome;
+}
