@@ -74,10 +74,10 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, or an experiment with several, and log what is shown and clicked."""
     try:
+        from seq2slate.serving.guard import Limits
         from seq2slate.serving.reranker import Patience
         from seq2slate.serving.server import Settings
         from seq2slate.serving.server import serve as run
-        from seq2slate.serving.service import Limits
     except ModuleNotFoundError as missing:
         raise UsageError(f"{missing.name} is not installed: pip install 'seq2slate[serve]'") from missing
 

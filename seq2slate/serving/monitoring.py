@@ -14,8 +14,8 @@ class Monitor:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self.requests = self._counter("requests", "Answers, by route and status.", "route", "status")
-        self.seconds = self._histogram("request_seconds", "From the request to its answer.", "route")
+        self._requests = self._counter("requests", "Answers, by route and status.", "route", "status")
+        self._seconds = self._histogram("request_seconds", "From the request to its answer.", "route")
         self.model_seconds = self._histogram("model_seconds", "To order one list, with the wait for a thread.")
         self.log_seconds = self._histogram("log_seconds", "From a write to its commit.")
         self.slates = self._counter("slates", "Slates that were answered.", "arm")
@@ -25,6 +25,17 @@ class Monitor:
         self.late_commits = self._counter("late_commits", "Writes that were committed after they had been given up.")
         self.reloads = self._counter("reloads", "Models loaded anew.", "outcome")
         self.in_flight = Gauge("seq2slate_in_flight", "Requests being answered.", registry=self._registry)
+        self._of_answers: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
+
+    def answered(self, route: str, status: int, seconds: float) -> None:
+        """Count an answer."""
+        found = self._of_answers.get((route, status))
+        if found is None:
+            found = self._requests.labels(route, str(status)), self._seconds.labels(route)
+            self._of_answers[route, status] = found
+        requests, times = found
+        requests.inc()
+        times.observe(seconds)
 
     def text(self) -> bytes:
         """Return all numbers in the text format of Prometheus."""

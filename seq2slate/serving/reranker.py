@@ -14,11 +14,12 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from math import exp, isfinite
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -234,15 +235,13 @@ class Reranker:
         self._monitor.slates.labels(arm.name).inc()
         if slate.fallback is not None:
             self._monitor.fallbacks.labels(arm.name, slate.fallback).inc()
-        logs = slate.log_probabilities
-        chances = None if logs is None else np.exp(np.minimum(logs, 0)).tolist()
         return RerankAnswer(
             slate_id,
             arm.name,
             [candidates.ids[item] for item in slate.shown],
             fallback=slate.fallback is not None,
             reason=slate.fallback or UNSET,
-            probabilities=chances if request.explain else UNSET,
+            probabilities=_chances(slate) if request.explain else UNSET,
         )
 
     # Logging
@@ -266,20 +265,32 @@ class Reranker:
             self._monitor.log_seconds.observe(time.perf_counter() - started)
 
     async def _in_time(self, future: Future[Outcome]) -> Outcome:
-        waiting: Awaitable[Outcome] = asyncio.wrap_future(future)
+        """Wait for a write; what asyncio has for that takes several times as long, and every request passes here."""
+        loop = asyncio.get_running_loop()
+        over = loop.create_future()
+        future.add_done_callback(lambda _: None if loop.is_closed() else loop.call_soon_threadsafe(_end, over))
+        timer = loop.call_later(self._patience.log, _end, over)
         try:
-            return await asyncio.wait_for(waiting, self._patience.log)
-        except TimeoutError:
-            if not future.cancel():  # it is being written: its fate is open until the database speaks
-                self._stuck.add(future)  # type: ignore[arg-type]
-                future.add_done_callback(self._is_not_stuck)
-            raise StoreError(f"{self.store.name}: no commit within {self._patience.log:g} s") from None
+            await over
+        finally:
+            timer.cancel()
+        if future.done():
+            return future.result()
+        if not future.cancel():  # it is being written: its fate is open until the database speaks
+            self._stuck.add(future)  # type: ignore[arg-type]
+            future.add_done_callback(self._is_not_stuck)
+        raise StoreError(f"{self.store.name}: no commit within {self._patience.log:g} s")
 
     def _is_not_stuck(self, future: Future[Outcome]) -> None:
         """Let writes through again, and count one that came through although nobody was told."""
         if future.exception() is None:
             self._monitor.late_commits.inc()
         self._stuck.discard(future)
+
+
+def _end(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 def _place(
@@ -300,9 +311,16 @@ def _place(
         temperature=temperature or 1.0,
     )
     shown: list[int] = placed.tolist()
-    if len(shown) != k or len(set(shown)) != k or min(shown) < 0 or not np.isfinite(logs).all():
+    log_probabilities: list[float] = logs.tolist()
+    if len(shown) != k or len(set(shown)) != k or min(shown) < 0 or not all(map(isfinite, log_probabilities)):
         raise RuntimeError("the model did not place each item at most once, with a probability")
-    return _Slate(shown, features, model.fingerprint, logs.tolist(), was_drawn=temperature is not None)
+    return _Slate(shown, features, model.fingerprint, log_probabilities, was_drawn=temperature is not None)
+
+
+def _chances(slate: _Slate) -> list[float] | None:
+    """Return the probability of each choice; None if nothing was chosen."""
+    logs = slate.log_probabilities
+    return None if logs is None else [exp(min(log, 0.0)) for log in logs]
 
 
 def _base_order(k: int, features: FloatArray | None, fallback: str | None) -> _Slate:

@@ -22,15 +22,16 @@ from pathlib import Path
 
 import torch
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from seq2slate.errors import Seq2SlateError, UsageError
 from seq2slate.serving.deployment import load_deployment
+from seq2slate.serving.guard import Limits, is_loopback
 from seq2slate.serving.keys import KeyRing
 from seq2slate.serving.log.store import Durability, open_store
 from seq2slate.serving.monitoring import Monitor
 from seq2slate.serving.reranker import Patience, Reranker
-from seq2slate.serving.service import Limits, create_app, is_loopback
+from seq2slate.serving.service import create_app
 
 _SECONDS_TO_DRAIN = 10
 _BACKLOG = 2048
@@ -69,7 +70,7 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
         load = partial(load_deployment, settings.model, settings.experiment)
         reranker = Reranker(load, store, monitor, settings.patience, threads=settings.threads)
         try:
-            app = create_app(reranker, monitor, keys=keys, limits=settings.limits)
+            app = create_app(reranker, monitor, key_ring=keys, limits=settings.limits)
             gc.collect()
             gc.freeze()  # or some early request waits until all that was imported has been looked through
             _run(app, reranker, listener, lambda: announce(_address(listener)))
@@ -141,7 +142,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _run(app: Starlette, reranker: Reranker, listener: socket.socket, announce: Callable[[], None]) -> None:
+def _run(app: ASGIApp, reranker: Reranker, listener: socket.socket, announce: Callable[[], None]) -> None:
     config = uvicorn.Config(
         app,
         http="httptools",
