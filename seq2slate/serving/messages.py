@@ -8,8 +8,11 @@ shown all the same. So `features` may hold anything numeric here, and whoever ra
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
 from math import isfinite
 from typing import Annotated, Any, TypeVar
 
@@ -112,12 +115,20 @@ class Candidates:
         """Return (n, F) numbers; None if rows are missing, of different lengths, or anything is not finite."""
         if not all(isfinite(value) for value in (self.context or {}).values() if isinstance(value, float)):
             return None
-        try:
-            with np.errstate(over="ignore"):
-                features = np.array(self.rows, dtype=np.float32)
-        except (TypeError, ValueError):
+        widths = {-1 if row is None else len(row) for row in self.rows}
+        if len(widths) != 1 or -1 in widths:
             return None
-        return features if features.ndim == 2 and np.isfinite(features).all() else None
+        try:  # much faster than NumPy's way with lists
+            packed = _packer(len(self.rows) * max(widths)).pack(*chain.from_iterable(self.rows))  # type: ignore[arg-type]
+        except (struct.error, OverflowError):  # a missing number, or one beyond float32
+            return None
+        features = np.frombuffer(packed, np.float32).reshape(len(self.rows), -1)
+        return features if np.isfinite(features).all() else None
+
+
+@lru_cache(maxsize=256)
+def _packer(count: int) -> struct.Struct:
+    return struct.Struct(f"{count}f")
 
 
 class Decoder:

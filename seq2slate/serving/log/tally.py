@@ -87,6 +87,8 @@ def _changes(
     sums: Callable[[int, int], tuple[int, ...]],
 ) -> dict[Any, list[int]]:
     """Add to the rows of units; return what that does to the sums over them: those of the unit now, less before."""
+    if not of_units:
+        return {}
     rows = sorted(of_units.items())
     changes: dict[Any, list[int]] = {}
     for (key, added), total in zip(rows, connection.each(add, [(*key, *more) for key, more in rows]), strict=True):

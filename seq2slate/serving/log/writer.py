@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from queue import SimpleQueue
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from seq2slate.errors import Seq2SlateError
 from seq2slate.serving.log.backend import (
@@ -27,10 +26,9 @@ _SECONDS_TO_CLOSE = 5.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds before a database that is away is asked again
 
 
-@dataclass(frozen=True)
-class _Waiting:
+class _Waiting(NamedTuple):
     entry: Entry
-    done: Future[Any] = field(default_factory=Future)
+    done: Future[Any]
 
 
 class Writer:
@@ -44,22 +42,22 @@ class Writer:
         self._known_columns: set[Columns] = set()  # those of the last group on this connection: in the log for sure
         self._started: float | None = None
         self._pause, self._closed_until = _FIRST_PAUSE, 0.0
-        self._waiting: deque[_Waiting] = deque()
-        self._arrived = threading.Condition()
+        self._waiting: SimpleQueue[_Waiting | None] = SimpleQueue()
+        """None is the last one."""
+        self._adding = threading.Lock()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="seq2slate-log", daemon=True)
         self._thread.start()
 
     def add(self, entry: Entry) -> Future[Any]:
         """Hand over an entry; the future is resolved when it is committed or refused."""
-        waiting = _Waiting(entry)
-        with self._arrived:
+        waiting = _Waiting(entry, Future())
+        with self._adding:
             if self._closing:
                 raise StoreError(f"{self._name}: the log is closed")
-            if len(self._waiting) >= self._capacity:
+            if self._waiting.qsize() >= self._capacity:
                 raise StoreBusyError(f"{self._name}: {self._capacity} writes are waiting already")
-            self._waiting.append(waiting)
-            self._arrived.notify()
+            self._waiting.put(waiting)
         return waiting.done
 
     def give_up_after(self, seconds: float) -> None:
@@ -70,16 +68,18 @@ class Writer:
 
     def close(self) -> None:
         """Write what is waiting, then stop; a database that says nothing is not waited for for ever."""
-        with self._arrived:
+        with self._adding:
             self._closing = True
-            self._arrived.notify()
+            self._waiting.put(None)
         self._thread.join(_SECONDS_TO_CLOSE)
         if self._thread.is_alive():
             self.give_up_after(0)
             self._thread.join(_SECONDS_TO_CLOSE)
 
     def _run(self) -> None:
-        while group := self._next_group():
+        is_open = True
+        while is_open:
+            group, is_open = self._next_group()
             accepted = [waiting for waiting in group if waiting.done.set_running_or_notify_cancel()]
             if accepted:
                 self._started = monotonic()
@@ -87,11 +87,14 @@ class Writer:
                 self._started = None
         self._disconnect()
 
-    def _next_group(self) -> list[_Waiting]:
-        """Return what is waiting, as soon as there is something; nothing when the log is closed and empty."""
-        with self._arrived:
-            self._arrived.wait_for(lambda: self._waiting or self._closing)
-            return [self._waiting.popleft() for _ in range(min(len(self._waiting), _LARGEST_GROUP))]
+    def _next_group(self) -> tuple[list[_Waiting], bool]:
+        """Return what is waiting, as soon as there is something, and whether more may come."""
+        group: list[_Waiting] = []
+        while waiting := self._waiting.get():
+            group.append(waiting)
+            if len(group) == _LARGEST_GROUP or self._waiting.empty():
+                return group, True
+        return group, False
 
     def _write(self, group: Sequence[_Waiting]) -> None:
         try:
