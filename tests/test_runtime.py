@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 
 from seq2slate.baselines.linear import RidgeRanker
+from seq2slate.data.features import FeatureTransform, Scaling
 from seq2slate.data.lists import FloatArray, IntArray, ItemLists
 from seq2slate.data.ranker import Ranker
 from seq2slate.errors import DataError, UsageError
@@ -105,6 +107,23 @@ def test_any_width_and_any_steepness_of_the_pointer(hidden: int, columns: int, s
             slate, logs = Runtime(model).slate(one.features, k)
             assert slate.tolist() == model.decode(one, k).slates[0].tolist()
             np.testing.assert_allclose(logs, model.log_prob(one, slate[None])[0], rtol=0, atol=1e-6 * (9 + steepness))
+
+
+@pytest.mark.parametrize("scaling", get_args(Scaling))
+@pytest.mark.parametrize("resemblance", [False, True])
+def test_raw_columns_are_scaled_as_in_training(scaling: Scaling, resemblance: bool) -> None:
+    rng = np.random.default_rng(3)
+    features = rng.normal(size=(90, 5)) * [1, 1e-3, 4, 1, 0]  # the last column is constant
+    lists = ItemLists(features, [0, 20, 90])
+    config = NetworkConfig(hidden=16, resemblance=resemblance, base_prior=resemblance)
+    model = Seq2Slate(FeatureTransform.fit(lists, scaling=scaling), Seq2Slate.create(lists, config).network)
+    randomise(model.network, 0, 0.1)
+    runtime = Runtime(model)
+    features[3, :2], features[30, 4] = (3e38, -3e38) if scaling != "none" else (50, -50), 7.0  # as no training list had
+    for one in ItemLists(features, [0, 20, 90]):
+        slate, logs = runtime.slate(one.features)
+        assert slate.tolist() == model.decode(one).slates[0].tolist()
+        np.testing.assert_allclose(logs, model.log_prob(one, slate[None])[0], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("variant", ["paper", "resemblance and prior", "gru", "one-step"])
@@ -234,6 +253,16 @@ def test_a_bad_request_is_refused(
     runtime = Runtime(model_for(variant, lists_for(variant)))
     with pytest.raises(error, match=message):
         ask(runtime)
+
+
+@pytest.mark.parametrize("draw", [False, True])
+def test_weights_that_are_no_numbers_are_an_error_and_not_a_slate(draw: bool) -> None:
+    lists = lists_for("paper")
+    model = model_for("paper", lists)
+    with torch.no_grad():
+        model.network.v.fill_(np.nan)
+    with pytest.raises(ArithmeticError, match="infinite or no number"):
+        Runtime(model).slate(lists[8].features, generator=torch.Generator() if draw else None)
 
 
 def test_an_empty_request_gets_an_empty_slate() -> None:
