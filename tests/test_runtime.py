@@ -19,6 +19,7 @@ from seq2slate.model.network import NetworkConfig
 from seq2slate.model.seq2slate import Seq2Slate
 from seq2slate.serving import export
 from seq2slate.serving import runtime as runtime_module
+from seq2slate.serving.deployment import load_deployment
 from seq2slate.serving.runtime import Runtime
 from tests import reference_network as slow
 from tests.checks import check_ranker, mixed_lists
@@ -263,6 +264,28 @@ def test_weights_that_are_no_numbers_are_an_error_and_not_a_slate(draw: bool) ->
         model.network.v.fill_(np.nan)
     with pytest.raises(ArithmeticError, match="infinite or no number"):
         Runtime(model).slate(lists[8].features, generator=torch.Generator() if draw else None)
+
+
+@pytest.mark.parametrize("value", [300.0, 1e20, 3e38])
+def test_features_that_are_too_large_to_compare_are_an_error_and_not_a_slate(value: float) -> None:
+    lists = ItemLists(np.random.default_rng(0).normal(size=(12, 4)), [0, 12])
+    network = Seq2Slate.create(lists, NetworkConfig(hidden=8, resemblance=True)).network
+    features = lists.features.copy()
+    features[5, 2] = value
+    with pytest.raises(ArithmeticError, match="infinite or no number"):
+        Runtime(Seq2Slate(FeatureTransform.fit(lists, scaling="none"), network)).slate(features)
+
+
+@pytest.mark.parametrize(
+    ("weights", "value"), [("v", 3e38), ("resemblance.bends", -3.0), ("resemblance.log_weights", 3.0)]
+)
+def test_weights_that_are_too_large_are_not_served(weights: str, value: float, tmp_path: Path) -> None:
+    model = model_for("resemblance and prior", lists_for("resemblance and prior"))
+    with torch.no_grad():
+        model.network.get_parameter(weights).fill_(value)
+    model.save(tmp_path / "model")
+    with pytest.raises(DataError, match="model: the model's probabilities are not numbers: its weights are broken"):
+        load_deployment(tmp_path / "model")
 
 
 def test_an_empty_request_gets_an_empty_slate() -> None:

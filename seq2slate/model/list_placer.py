@@ -1,7 +1,7 @@
 """A network for single lists: raw columns go in, a slate comes out, and one call to C does it all (`native_list.c`).
 
 The functions of `kernels` are made for batches; for a single list most of their time is the way from one to the next.
-This is for the networks that the presets `paper` and `default` make, an LSTM layer before and one behind the pointer.
+This is for the networks that the presets `paper` and `default` make: one LSTM layer encodes, one decodes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_MEMORY, _NOT_FINITE = 1, 2  # what `place_list` returns, besides 0
 
 
 class NotFiniteError(ArithmeticError):
-    """A feature, or a score that the network made of the features, is infinite or no number."""
+    """A weight or a feature, or a score that comes of them, is infinite or no number."""
 
 
 class _CScaling(ctypes.Structure):
@@ -58,16 +58,20 @@ class ListPlacer:
     def __init__(self, kernels: NativeKernels, network: SlateNetwork, columns: NumberColumns) -> None:
         """Take a network that `list_placer` found to be of the right kind, and the scale of its raw columns."""
         self._place_list, self._gemm = kernels.place_list, kernels.gemm
-        self._kept: list[object] = [network]  # what C has the address of
+        self._inputs = network.n_inputs
+        self._kept: list[object] = []  # what C has the address of
         encoder, decoder = network.encoder_layers[0][0], network.decoder_layers[0]
         assert isinstance(encoder, LstmLayer), "that is what the cell says"
         assert isinstance(decoder, LstmLayer), "that is what the cell says"
+        others = [weights.detach() for weights in (network.w_enc, network.w_dec, network.go, network.v)]
+        prior = None if network.prior is None else _stretched(network.prior)
+        layers = encoder.weights, decoder.weights
+        self._kept += [*layers, *others]
         self._network = _CNetwork(
-            layer_in_c(encoder.weights),
-            layer_in_c(decoder.weights),
-            *addresses(network.w_enc, network.w_dec, network.go, network.v),
-            None if network.prior is None else self._kept_numbers(_stretched(network.prior)),
-            0 if network.prior is None else len(network.prior),
+            *map(layer_in_c, layers),
+            *addresses(*others),
+            None if prior is None else self._kept_numbers(prior),
+            0 if prior is None else len(prior),
             None if network.resemblance is None else self._kept_structure(self._resemblance(network.resemblance)),
             None if columns.scaling == "none" else self._kept_structure(self._scaling(columns)),
         )
@@ -89,6 +93,12 @@ class ListPlacer:
         slate, logs = np.empty(steps, np.int64), np.empty(steps, np.float32)
         if not steps:
             return slate, logs
+        if (
+            items.shape != (len(items), self._inputs)
+            or steps > len(items)
+            or (draws is not None and len(draws) != steps)
+        ):
+            raise ValueError(f"no {steps} steps over items of shape {items.shape}: expected (N, {self._inputs})")
         where = (_address_of(array) for array in (items, draws, slate, logs))
         outcome = self._place_list(self._gemm, self._address, len(items), steps, is_raw, sharpness, *where)
         if outcome == _NO_MEMORY:
@@ -103,16 +113,18 @@ class ListPlacer:
 
     def _resemblance(self, resemblance: Resemblance) -> _CResemblance:
         bends = expit(_stretched(resemblance.bends))
-        weights = np.exp(_stretched(resemblance.log_weights)) / bends
-        numbers = {name: float(_stretched(value)) for name, value in resemblance.numbers.items()}
-        return _CResemblance(
-            *[self._kept_numbers(each) for each in (_stretched(resemblance.relevance), bends, weights)],
-            *[numbers[name] for name in ("offset", "threshold", "sharpness", "effect_above")],
-            float(np.expm1(max(numbers["effect_placed"], -STRONGEST))),
-        )
+        with np.errstate(over="ignore", divide="ignore"):  # which is looked for below
+            weights = np.exp(_stretched(resemblance.log_weights)) / bends
+        numbers = {name: _stretched(value) for name, value in resemblance.numbers.items()}
+        numbers["added"] = np.expm1(np.maximum(numbers["effect_placed"], -STRONGEST))
+        chosen = [numbers[name] for name in ("offset", "threshold", "sharpness", "effect_above", "added")]
+        _check_finite(np.array(chosen))
+        where = [self._kept_numbers(each) for each in (_stretched(resemblance.relevance), bends, weights)]
+        return _CResemblance(*where, *map(float, chosen))
 
     def _kept_numbers(self, numbers: FloatArray) -> int | None:
         self._kept.append(copy := np.array(numbers, np.float32, order="C"))
+        _check_finite(copy)
         return _address_of(copy)
 
     def _kept_structure(self, structure: ctypes.Structure) -> int:
@@ -133,6 +145,11 @@ def _stretched(stored: torch.Tensor) -> FloatArray:
     """Return what was learned as a number, which is stored divided by `STRETCH`."""
     values: FloatArray = (stored.detach() * STRETCH).numpy()
     return values
+
+
+def _check_finite(numbers: FloatArray) -> None:
+    if not np.isfinite(numbers).all():
+        raise NotFiniteError("some weights of the network are too large")
 
 
 def _address_of(array: npt.NDArray[Any] | None) -> int | None:

@@ -39,12 +39,12 @@ void lstm_backward(int64_t rows, int64_t d, const float *gates, const float *bef
         lstm_gradient(d, gates + b * 4 * d, before + b * d, c + b * d, dh + b * d, dc + b * d, dgates + b * 4 * d);
 }
 
-/* e^{2x} with x clamped to ±40, in place: a product of two of them is at worst infinite or 0, and both are right. */
+/* The factors of arguments of the pointer, in place. */
 void pointer_factors(int64_t count, float *x) {
 #pragma omp parallel for if (count > ENOUGH_WORK)
     for (int64_t start = 0; start < count; start += ENOUGH_WORK / 8) {
         const int64_t rest = count - start, width = rest < ENOUGH_WORK / 8 ? rest : ENOUGH_WORK / 8;
-        for (int64_t k = start; k < start + width; k++) x[k] = fast_exp(2.0f * limited(x[k], 40.0f));
+        for (int64_t k = start; k < start + width; k++) x[k] = pointer_factor(x[k]);
     }
 }
 
@@ -92,7 +92,7 @@ int lstm_encode(gemm_function *gemm, const lstm *layer, int64_t steps, int64_t l
             product(gemm, rows, d, d, h_now, w_enc, 0.0f, key);
             for (int64_t r = 0; r < rows; r++) {
                 float *factor = factors + ((first + r) * steps + t) * d;
-                for (int64_t u = 0; u < d; u++) factor[u] = fast_exp(2.0f * limited(key[r * d + u], 40.0f));
+                for (int64_t u = 0; u < d; u++) factor[u] = pointer_factor(key[r * d + u]);
                 if (last[first + r] != t) continue;
                 memcpy(h_last + (first + r) * d, h_now + r * d, d * sizeof(float));
                 memcpy(c_last + (first + r) * d, c_now + r * d, d * sizeof(float));
@@ -138,7 +138,7 @@ static void decode_block(gemm_function *gemm, const decoding *now, const decoder
             output = gates;
         }
         product(gemm, active, d, d, output, net->w_dec, 0.0f, query);
-        for (int64_t k = 0; k < active * d; k++) query[k] = fast_exp(2.0f * limited(query[k], 40.0f));
+        for (int64_t k = 0; k < active * d; k++) query[k] = pointer_factor(query[k]);
         int64_t going_on = 0;
         for (int64_t r = 0; r < active; r++) {
             const int64_t b = list[r], choice = place_next(now, b, step, total, top[r], query + r * d);

@@ -1,3 +1,4 @@
+#pragma once
 /* What native.c, for batches, and native_list.c, for single lists, share. All arrays are float32 (indices int64, flags uint8)
  * and contiguous. */
 #include <math.h>
@@ -47,6 +48,36 @@ static inline float limited(float x, float limit) {
     x = x < -limit ? -limit : x;
     return x > limit ? limit : x;
 }
+
+/* log(1 + y) for y >= 0: with 1 + y = m 2^e and m between sqrt(1/2) and sqrt(2), e log(2) + 2 artanh((m - 1) / (m + 1)), and
+ * what the sum 1 + y has lost to rounding. Relative error 2.3e-7. */
+static inline float log_of_one_plus(float y) {
+    float_bits sum;
+    sum.value = 1.0f + y;
+    const float u = sum.value, lost = (y - (u - 1.0f)) / u;
+    const int32_t exponent = (sum.bits - 0x3F3504F3) >> 23; /* 0x3F3504F3 are the bits of sqrt(1/2) */
+    sum.bits -= (int32_t)((uint32_t)exponent << 23);
+    const float s = (sum.value - 1.0f) / (sum.value + 1.0f), t = s * s;
+    const float series = 1.0f + t * (1.0f / 3 + t * (1.0f / 5 + t * (1.0f / 7 + t * (1.0f / 9))));
+    return (float)exponent * 0.693147181f + (2.0f * s * series + lost);
+}
+
+/* e^x - 1 for |x| <= 87, and what it is there beyond: as fast_exp, with 2^n (e^r - 1) + (2^n - 1), so that small values keep
+ * their digits. Relative error 1.2e-7. */
+static inline float exp_minus_one(float x) {
+    const float shift = 12583039.0f;
+    float_bits power;
+    x = limited(x, 87.0f);
+    power.value = x * 1.44269504088896341f + shift;
+    const float n = power.value - shift, r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+    const float high = 1.0f / 24 + r * (1.0f / 120 + r * (1.0f / 720 + r * (1.0f / 5040)));
+    power.bits = (int32_t)((uint32_t)power.bits << 23);
+    return power.value * (r + r * r * (1.0f / 2 + r * (1.0f / 6 + r * high))) + (power.value - 1.0f);
+}
+
+/* e^{2x} of an argument of the pointer, clamped to ±40 as in kernels.py: a product of two is at worst infinite or 0, and both
+ * are right. */
+static inline float pointer_factor(float x) { return fast_exp(2.0f * limited(x, 40.0f)); }
 
 /* Beyond ±10 it is ±1 to within 5e-9. */
 static inline float hyperbolic_tangent(float x) { return 1.0f - 2.0f * reciprocal(1.0f + fast_exp(2.0f * limited(x, 10.0f))); }
@@ -199,7 +230,7 @@ typedef void gemm_function(const char *, const char *, const int *, const int *,
 
 /* out (rows, columns) = a (rows, inner) b (inner, columns) + keep * out. BLAS stores columns, so it is told the transposes. */
 static inline void product(gemm_function *gemm, int64_t rows, int64_t columns, int64_t inner, const float *a, const float *b,
-                    float keep, float *out) {
+                           float keep, float *out) {
     const int m = (int)columns, n = (int)rows, k = (int)inner;
     const float one = 1.0f;
     gemm("N", "N", &m, &n, &k, &one, b, &m, a, &k, &keep, out, &m);

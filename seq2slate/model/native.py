@@ -21,7 +21,7 @@ from seq2slate.atomic import atomic_path
 
 _SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "native_list.c")]
 _HEADER = Path(__file__).with_name("native.h")
-# No infinity and no NaN is looked at in the C code, so the compiler need not care for them.
+# Infinities and NaN are looked for by their bits, where at all, so the compiler need not care for them elsewhere.
 _FLAGS = (
     *("-std=c11", "-O3", "-fPIC", "-shared"),
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-ffinite-math-only"),
@@ -69,7 +69,7 @@ def _compiled(compiler: str, wishes: tuple[str, ...]) -> Path:
     target = _cache_folder() / f"native-{_fingerprint(compiler, wishes)}.so"
     if not target.exists():
         with atomic_path(target) as partial:
-            command = [compiler, *_FLAGS, *wishes, *map(str, _SOURCES), "-o", str(partial)]
+            command = [compiler, *_FLAGS, *wishes, *map(str, _SOURCES), "-lm", "-o", str(partial)]
             subprocess.run(command, check=True, capture_output=True, timeout=120)
     return target
 

@@ -1,6 +1,6 @@
 /* One list at a time, from raw columns to a slate, for a service that answers one request after another: here the overhead of
  * many small calls would take longer than the work. Products are of a single row with a matrix where they can be, and take as
- * long as reading the matrix does. serving/runtime.py has the same in NumPy and PyTorch. */
+ * long as reading the matrix does. data/features.py, resemblance.py and decoding.py say what is computed. */
 #include "native.h"
 
 #define REGISTER 16 /* floats handled at once where nothing is kept between them */
@@ -84,12 +84,13 @@ static int is_finite(int64_t count, const float *x) {
 
 /* Scale x (n, f) as `NumberColumns` does. */
 static void scale(const scaling *by, int64_t n, int64_t f, const float *restrict x, float *restrict scaled) {
+    if (by->takes_logarithm)
+        for (int64_t k = 0; k < n * f; k++) scaled[k] = copysignf(log_of_one_plus(fabsf(x[k])), x[k]);
+    else
+        memcpy(scaled, x, n * f * sizeof(float));
     for (int64_t i = 0; i < n; i++)
-        for (int64_t k = 0; k < f; k++) {
-            float value = x[i * f + k];
-            if (by->takes_logarithm) value = copysignf(log1pf(fabsf(value)), value);
-            scaled[i * f + k] = limited((value - by->mean[k]) * by->inverse_std[k], by->clip);
-        }
+        for (int64_t k = 0; k < f; k++)
+            scaled[i * f + k] = limited((scaled[i * f + k] - by->mean[k]) * by->inverse_std[k], by->clip);
 }
 
 static inline float sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-limited(x, 87.0f))); }
@@ -101,38 +102,35 @@ static inline float dot(int64_t count, const float *restrict a, const float *res
     return sum;
 }
 
-/* The value that `rank` others of `count` values >= 0 go before, were they sorted: byte by byte from the highest, by counting,
- * since the bits of such floats are in the order of their values. No values are so bad that it takes longer. */
+/* The value that `rank` others of `count` values >= 0 go before, were they sorted. The bits of such floats are in the order of
+ * their values, so it is found bit by bit, by counting what lies below; no values are so bad that it takes longer. */
 static float value_of_rank(int64_t count, const float *values, int64_t rank) {
-    uint32_t found = 0, known = 0;
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        int64_t counts[256] = {0};
+    float_bits found = {0};
+    for (int bit = 30; bit >= 0; bit--) {
+        const int32_t candidate = found.bits | (int32_t)1 << bit;
+        int64_t below = 0;
         for (int64_t k = 0; k < count; k++) {
             float_bits value;
             value.value = values[k];
-            const uint32_t bits = (uint32_t)value.bits & 0x7FFFFFFFu;
-            counts[bits >> shift & 255] += (bits & known) == found;
+            below += (value.bits & 0x7FFFFFFF) < candidate;
         }
-        uint32_t byte = 0;
-        while (byte < 255 && rank >= counts[byte]) rank -= counts[byte++];
-        found |= byte << shift, known |= 255u << shift;
+        if (below <= rank) found.bits = candidate;
     }
-    float_bits value;
-    value.bits = (int32_t)found;
-    return value.value;
+    return found.value;
 }
 
 /* The squared distances (n, n) of the items x (n, f), with a lower median of 1 over the pairs. places (n, f), squares (n) and
- * pairs (n * n) are overwritten. */
-static void distances_of(gemm_function *gemm, const resemblance *like, int64_t n, int64_t f, const float *x, float *places,
-                         float *squares, float *pairs, float *distances) {
+ * pairs (n * n) are overwritten. Returns PLACED, or NOT_FINITE if some distance is too large. */
+static int distances_of(gemm_function *gemm, const resemblance *like, int64_t n, int64_t f, const float *x, float *places,
+                        float *squares, float *pairs, float *distances) {
     for (int64_t i = 0; i < n; i++)
-        for (int64_t k = 0; k < f; k++) places[i * f + k] = expm1f(like->bends[k] * x[i * f + k]) * like->weights[k];
+        for (int64_t k = 0; k < f; k++) places[i * f + k] = exp_minus_one(like->bends[k] * x[i * f + k]) * like->weights[k];
     for (int64_t i = n - 1; i >= 0; i--) /* what all items share would cost the differences their digits */
         for (int64_t k = 0; k < f; k++) places[i * f + k] -= places[k];
     const int rows = (int)n, columns = (int)f;
     const float one = 1.0f, zero = 0.0f;
     gemm("T", "N", &rows, &rows, &columns, &one, places, &columns, places, &columns, &zero, distances, &rows);
+    if (!is_finite(n * n, distances)) return NOT_FINITE;
     for (int64_t i = 0; i < n; i++) squares[i] = distances[i * n + i];
     int64_t count = 0;
     for (int64_t i = 0; i < n; i++)
@@ -141,36 +139,42 @@ static void distances_of(gemm_function *gemm, const resemblance *like, int64_t n
             distances[i * n + k] = distance > 0.0f ? distance : 0.0f;
             pairs[count] = distances[i * n + k], count += i < k;
         }
-    if (!count) return;
+    if (!is_finite(count, pairs)) return NOT_FINITE;
+    if (!count) return PLACED;
     const float median = value_of_rank(count, pairs, (count - 1) / 2), least = median > LEAST ? median : LEAST;
     for (int64_t k = 0; k < n * n; k++) distances[k] /= least;
+    return PLACED;
 }
 
-/* What the scores start with, bias (n), which holds the prior at first, and what a placed item (first index) adds to another,
- * interaction (n, n). memory has room for n * (f + n + 4) floats. */
-static void resemblance_terms(gemm_function *gemm, const resemblance *like, int64_t n, int64_t f, const float *x, float *memory,
-                              float *bias, float *interaction) {
+/* What resembles what in a list, and how a user who scans it from the top would click. */
+typedef struct {
+    float *similar; /* (n, n) */
+    float *clicks; /* (n) */
+} click_model;
+
+/* Fill the click model of x (n, f), and bias (n), which holds the prior at first, with what the scores start with. memory has
+ * room for n * (f + n + 3) floats. Returns PLACED or NOT_FINITE. */
+static int expect_clicks(gemm_function *gemm, const resemblance *like, int64_t n, int64_t f, const float *x, float *memory,
+                         float *bias, click_model found) {
     float *places = memory, *pairs = places + n * f, *alone = pairs + n * n, *nearby = alone + n, *far = nearby + n;
-    float *clicks = far + n, *similar = interaction;
-    distances_of(gemm, like, n, f, x, places, far, pairs, similar);
+    float *similar = found.similar, *clicks = found.clicks;
+    if (distances_of(gemm, like, n, f, x, places, far, pairs, similar) != PLACED) return NOT_FINITE;
     for (int64_t k = 0; k < n * n; k++) similar[k] = sigmoid(like->sharpness * (like->threshold - similar[k]));
     for (int64_t i = 0; i < n; i++) {
-        const float appeal = dot(f, x + i * f, like->relevance) + like->offset + bias[i];
+        bias[i] += dot(f, x + i * f, like->relevance) + like->offset;
         similar[i * n + i] = 0.0f, far[i] = 1.0f;
-        alone[i] = sigmoid(appeal), nearby[i] = sigmoid(appeal + like->effect_above);
+        alone[i] = sigmoid(bias[i]), nearby[i] = sigmoid(bias[i] + like->effect_above);
     }
+    if (!is_finite(n, bias)) return NOT_FINITE;
     cascade(n, alone, nearby, similar, far, clicks);
-    for (int64_t i = 0; i < n; i++) {
-        bias[i] = logf(clicks[i] > LEAST ? clicks[i] : LEAST);
-        for (int64_t k = 0; k < n; k++) interaction[i * n + k] = log1pf(like->added * (clicks[i] * similar[i * n + k]));
-    }
+    for (int64_t i = 0; i < n; i++) bias[i] = logf(clicks[i] > LEAST ? clicks[i] : LEAST);
+    return PLACED;
 }
 
-/* bias (n) and, if there is a resemblance, interaction (n, n) for the items x (n, inputs). */
-static void terms_of_scores(gemm_function *gemm, const list_network *net, int64_t n, const float *x, float *memory, float *bias,
-                            float *interaction) {
-    for (int64_t i = 0; net->prior && i < n; i++) bias[i] = net->prior[i < net->positions ? i : net->positions - 1];
-    if (net->resemblance) resemblance_terms(gemm, net->resemblance, n, net->encoder.inputs, x, memory, bias, interaction);
+/* What a placed item adds to the scores of the others that are left. */
+static void add_effect(const resemblance *like, int64_t n, click_model of, int64_t placed, const uint8_t *left, float *bias) {
+    for (int64_t i = 0; i < n; i++)
+        if (left[i]) bias[i] += log1pf(like->added * (of.clicks[placed] * of.similar[placed * n + i]));
 }
 
 /* Read x (n, inputs): outputs (n + 1, d) after a first row of zeros, c (2, d) with the last state in row n % 2, and the factors
@@ -184,13 +188,13 @@ static void encode_list(gemm_function *gemm, const list_network *net, int64_t n,
         advance(&net->encoder, gates + t * 4 * d, h, c + t % 2 * d, h + d, c + (t + 1) % 2 * d);
     }
     product(gemm, n, d, d, outputs + d, net->w_enc, 0.0f, keys);
-    for (int64_t k = 0; k < n * d; k++) keys[k] = fast_exp(2.0f * limited(keys[k], 40.0f));
+    for (int64_t k = 0; k < n * d; k++) keys[k] = pointer_factor(keys[k]);
 }
 
-/* Take the steps of one list: keys (n, d) and the last state, h and c (2, d) in row n % 2. memory has room for
- * n * 4d + 5d + steps * n floats. Returns PLACED, or NOT_FINITE if some score was no number. */
-static int decode_list(gemm_function *gemm, const list_network *net, const decoding *now, const float *x, float *memory, float *h,
-                       float *c, float *log_probabilities) {
+/* Take the steps of one list: keys (n, d) and the last state, h and c (2, d) in row n % 2. memory has room for n * 4d + 5d
+ * floats. Returns PLACED, or NOT_FINITE if some score was no number. */
+static int decode_list(gemm_function *gemm, const list_network *net, const decoding *now, click_model user, const float *x,
+                       float *memory, float *h, float *c, float *log_probabilities) {
     const int64_t n = now->n, d = now->d, f = net->decoder.inputs;
     float *read = memory, *query = read + n * 4 * d, *gates = query + d;
     const int all_at_once = 4 * now->steps > n; /* a row costs a quarter then, of what it costs alone */
@@ -206,10 +210,11 @@ static int decode_list(gemm_function *gemm, const list_network *net, const decod
         advance(&net->decoder, gates, h + before * d, c + before * d, h + after * d, c + after * d);
         memset(query, 0, d * sizeof(float));
         add_row_product(d, d, h + after * d, net->w_dec, query);
-        for (int64_t u = 0; u < d; u++) query[u] = fast_exp(2.0f * limited(query[u], 40.0f));
+        for (int64_t u = 0; u < d; u++) query[u] = pointer_factor(query[u]);
         item = place_next(now, 0, step, total, top, query);
         if (item < 0) return NOT_FINITE;
         log_probabilities[step] = log_probability(n, now->left, now->scores + step * n, now->sharpness, item);
+        if (net->resemblance) add_effect(net->resemblance, n, user, item, now->left, now->bias);
     }
     return is_finite(now->steps, log_probabilities) ? PLACED : NOT_FINITE;
 }
@@ -218,27 +223,31 @@ static int decode_list(gemm_function *gemm, const list_network *net, const decod
  * raw if `is_raw`, and draws (steps) may be null. Returns PLACED, NO_MEMORY, or NOT_FINITE if a number is none. */
 int place_list(gemm_function *gemm, const list_network *net, int64_t n, int64_t steps, int is_raw, float sharpness,
                const float *features, const float *draws, int64_t *slate, float *log_probabilities) {
-    const int64_t d = net->encoder.d, f = net->encoder.inputs, square = net->resemblance ? n * n : 0;
-    const int64_t of_terms = square ? n * (f + n + 4) : 0, of_steps = n * 4 * d + 5 * d;
-    const int64_t shared = of_terms > of_steps ? of_terms : of_steps; /* one after the other */
-    float *memory = calloc((size_t)(n * f + n + square + (2 * n + 1) * d + 4 * d + steps * n + shared), sizeof(float));
+    if (!is_finite(n * net->encoder.inputs, features)) return NOT_FINITE;
+    const int64_t d = net->encoder.d, f = net->encoder.inputs, pairs = net->resemblance ? n * n : 0;
+    const int64_t of_clicks = pairs ? n * (f + n + 3) : 0, of_steps = n * 4 * d + 5 * d;
+    const int64_t shared = of_clicks > of_steps ? of_clicks : of_steps; /* one after the other */
+    float *memory = calloc((size_t)(n * f + pairs + 2 * n + (2 * n + 1) * d + 4 * d + steps * n + shared), sizeof(float));
     uint8_t *left = malloc((size_t)n);
     if (!memory || !left) {
         free(memory), free(left);
         return NO_MEMORY;
     }
-    float *scaled = memory, *bias = scaled + n * f, *interaction = bias + n, *outputs = interaction + square;
-    float *keys = outputs + (n + 1) * d, *c = keys + n * d, *h = c + 2 * d, *scores = h + 2 * d, *rest = scores + steps * n;
+    float *scaled = memory, *bias = scaled + n * f, *outputs = bias + n, *keys = outputs + (n + 1) * d, *c = keys + n * d;
+    float *h = c + 2 * d, *scores = h + 2 * d, *rest = scores + steps * n;
+    const click_model user = {.similar = rest + shared, .clicks = rest + shared + pairs};
     const float *x = features;
-    int outcome = is_finite(n * f, features) ? PLACED : NOT_FINITE;
-    if (outcome == PLACED && is_raw && net->scaling) scale(net->scaling, n, f, features, scaled), x = scaled;
+    int outcome = PLACED;
+    if (is_raw && net->scaling) scale(net->scaling, n, f, features, scaled), x = scaled;
+    for (int64_t i = 0; net->prior && i < n; i++) bias[i] = net->prior[i < net->positions ? i : net->positions - 1];
+    if (net->resemblance) outcome = expect_clicks(gemm, net->resemblance, n, f, x, rest, bias, user);
     if (outcome == PLACED) {
-        terms_of_scores(gemm, net, n, x, rest, bias, interaction);
         encode_list(gemm, net, n, x, rest, outputs, c, keys);
         memcpy(h + n % 2 * d, outputs + n * d, d * sizeof(float));
         memset(left, 1, (size_t)n);
-        const decoding now = {1, n, d, steps, sharpness, keys, net->v, draws, square ? interaction : NULL, bias, left, scores, slate};
-        outcome = decode_list(gemm, net, &now, x, rest, h, c, log_probabilities);
+        const decoding now = {.lists = 1, .n = n, .d = d, .steps = steps, .sharpness = sharpness, .keys = keys, .v = net->v,
+                              .draws = draws, .bias = bias, .left = left, .scores = scores, .slates = slate};
+        outcome = decode_list(gemm, net, &now, user, x, rest, h, c, log_probabilities);
     }
     free(memory), free(left);
     return outcome;

@@ -79,12 +79,15 @@ def _load(folder: str) -> ServedModel:
     saved = load_saved(folder)
     if saved.kind != KIND:
         raise UsageError(f"{folder} holds a {saved.kind!r} ranker, and only a network can be served")
-    runtime = Runtime(Seq2Slate.from_saved(saved))
-    _warm_up(runtime, folder)
+    try:
+        runtime = Runtime(Seq2Slate.from_saved(saved))
+        _warm_up(runtime)
+    except ArithmeticError as error:
+        raise DataError(f"{folder}: the model's probabilities are not numbers: its weights are broken") from error
     return ServedModel(runtime, _fingerprint(saved))
 
 
-def _warm_up(runtime: Runtime, folder: str) -> None:
+def _warm_up(runtime: Runtime) -> None:
     """Run one list both ways: the first request must not wait for a compiler, and a broken model must not be served."""
     transform = runtime.transform
     texts: dict[str, list[str | None]] = {name: [None, None] for name in transform.categorical}
@@ -94,7 +97,7 @@ def _warm_up(runtime: Runtime, folder: str) -> None:
     for generator in (None, torch.Generator()):
         _, logs = runtime.slate(features, categorical=texts, context=context, generator=generator)
         if not np.isfinite(logs).all():
-            raise DataError(f"{folder}: the model's probabilities are not numbers: its weights are broken")
+            raise ArithmeticError("some log-probability is infinite or no number")
 
 
 def _fingerprint(saved: SavedRanker) -> str:

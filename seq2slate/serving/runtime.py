@@ -49,6 +49,7 @@ class Runtime:
         self._network = copy.deepcopy(model.network).cpu().eval()
         self._placer = list_placer(self._network, self.transform.dense)
         n_numbers = len(self.transform.dense.names)
+        # Not so if base positions are an input.
         self._reads_numbers_only = self.transform.reads_numbers_only and self._network.n_inputs == n_numbers
 
     @classmethod
@@ -117,7 +118,6 @@ class Runtime:
     def _slate(
         self, encoded: EncodedLists, k: int | None, generator: torch.Generator | None, temperature: float
     ) -> tuple[IntArray, FloatArray]:
-        check_options(k, temperature)
         if self._placer is None:
             return self._decoded(encoded, k, generator, temperature)
         return self._placed(self._placer, self._item_vectors(encoded), k, generator, temperature, is_raw=False)
@@ -136,7 +136,7 @@ class Runtime:
         steps = len(items) if k is None else min(k, len(items))
         if generator is None:
             return placer.place(items, steps, is_raw=is_raw)
-        draws = torch.rand(1, steps, generator=generator, device=generator.device).cpu().numpy()
+        draws = torch.rand(1, steps, generator=generator, device=generator.device, dtype=torch.float32)[0].cpu().numpy()
         return placer.place(items, steps, is_raw=is_raw, draws=draws, sharpness=1 / temperature)
 
     @torch.no_grad()
