@@ -39,6 +39,8 @@ STEP = 100
 SECONDS, SECONDS_OF_NOTHING, WARM_UP_SECONDS, SECONDS_A_RATE = 6.0, 2.0, 2.0, 4.0
 RUNS = 5
 CONNECTIONS = 64
+SECONDS_OF_SILENCE = 30.0
+"""After which an answer is not waited for any longer."""
 NOTHING = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -113,16 +115,20 @@ def measure(url: str, rate: float, seconds: float, request: bytes | None = None)
     waits = rng.exponential(1 / rate, int(rate * seconds))
     gc.collect()
     gc.freeze()
-    with _Client(urlsplit(url).netloc) as client:
-        latencies, answers = client.send(bodies, waits)
+    try:
+        with _Client(urlsplit(url).netloc) as client:
+            latencies, answers = client.send(bodies, waits)
+    finally:
+        gc.unfreeze()
     return latencies, sum(not _is_good(answer, with_slate=request is None) for answer in answers)
 
 
 def _is_good(answer: bytes, *, with_slate: bool) -> bool:
     head, _, body = answer.partition(b"\r\n\r\n")
-    slate = json.loads(body) if with_slate else None
-    is_logged = slate is None or (slate.get("slate_id") is not None and not slate["fallback"])
-    return head.startswith(b"HTTP/1.1 200") and is_logged
+    if not head.startswith(b"HTTP/1.1 200") or not with_slate:
+        return head.startswith(b"HTTP/1.1 200")
+    slate = json.loads(body)
+    return slate["slate_id"] is not None and not slate["fallback"]
 
 
 class _Client:
@@ -157,19 +163,23 @@ class _Client:
         moments: dict[socket.socket, float] = {}
         received: dict[socket.socket, bytes] = {}
         while len(answers) < len(due):
-            late = sent < len(due) and bool(self._free) and due[sent] <= time.perf_counter()
-            if late:
-                connection = self._free.pop()
-                moments[connection], received[connection] = due[sent], b""
-                connection.sendall(bodies[sent % len(bodies)])
-                sent += 1
-            wait = due[sent] - time.perf_counter() if sent < len(due) and self._free else None
-            for key, _ in self._selector.select(wait if wait is None else max(wait, 0.0)):
+            wait = SECONDS_OF_SILENCE
+            if sent < len(due) and self._free:
+                wait = due[sent] - time.perf_counter()
+                if wait <= 0:
+                    connection = self._free.pop()
+                    moments[connection], received[connection] = due[sent], b""
+                    connection.sendall(bodies[sent % len(bodies)])
+                    sent += 1
+            ready = self._selector.select(max(wait, 0.0))
+            if not ready and wait == SECONDS_OF_SILENCE:
+                raise TimeoutError(f"{len(moments)} requests are not answered")
+            for key, _ in ready:
                 connection = cast(socket.socket, key.fileobj)
-                received[connection] += _received(connection)
+                received[connection] = received.get(connection, b"") + _received(connection)
                 if _is_whole(received[connection]):
-                    latencies.append((time.perf_counter() - moments[connection]) * 1e3)
-                    answers.append(received[connection])
+                    latencies.append((time.perf_counter() - moments.pop(connection)) * 1e3)
+                    answers.append(received.pop(connection))
                     self._free.append(connection)
         return latencies, answers
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from seq2slate.serving.messages import Decoder, RerankAnswer, RerankRequest, can
 from seq2slate.serving.monitoring import Monitor
 from seq2slate.serving.reranker import Patience, Reranker
 from seq2slate.serving.runtime import Runtime
+from seq2slate.serving.service import create_app
 from tests.services import save_model
 
 
@@ -110,3 +112,43 @@ def test_a_model_that_hangs_is_late_and_not_waited_for(tmp_path: Path, monkeypat
     assert (answer.items, answer.reason) == (["a", "b"], "deadline")
     assert not service.close()  # a thread is at work: the process must not wait for it
     let_go.set()
+
+
+def test_a_request_that_is_given_up_leaves_nothing_in_the_queue(tmp_path: Path) -> None:
+    service = reranker(tmp_path, with_columns, log=60)
+    other = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")  # so that the first write waits, and the second behind it
+
+    async def give_up() -> None:
+        tasks = []
+        for item in ("first", "second"):
+            tasks.append(asyncio.create_task(rerank(service, unit="u1", item_ids=[item])))
+            await asyncio.sleep(0.2)
+        tasks[1].cancel()
+        await asyncio.wait(tasks[1:])
+        other.execute("ROLLBACK")
+        await tasks[0]
+
+    asyncio.run(give_up())
+    service.close()
+    service.close()  # harmless
+    with open_store(tmp_path / "log.db", create=False) as store:
+        assert [logged.impression.items for logged in store.impressions()] == [["first"]]
+
+
+def test_the_application_has_an_answer_for_other_protocols(tmp_path: Path) -> None:
+    """Servers ask at the start whether an application wants to prepare itself."""
+    service = reranker(tmp_path, with_columns)
+    messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
+    sent: list[str] = []
+
+    async def receive() -> Any:
+        return next(messages)
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    app = create_app(service, Monitor())
+    asyncio.run(app({"type": "lifespan"}, receive, send))  # type: ignore[arg-type]
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    service.close()

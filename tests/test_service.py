@@ -431,6 +431,8 @@ def test_health_and_metrics(main: Main) -> None:
     client = main.service.client
     assert client.get("/healthz").json() == {"status": "ok"}
     assert client.get("/readyz").json() == {"status": "ok", "log": "ok"}
+    for route in ("rerank", "reload", "slate"):  # from the start, also those that nobody has asked for
+        assert f'seq2slate_request_seconds_count{{route="{route}"}}' in client.get("/metrics").text
     counted = 'seq2slate_requests_total{route="rerank",status="422"}'
     before = main.metric(counted)
     main.post("/v1/rerank", {})
@@ -482,6 +484,15 @@ def test_pages_of_other_sites_are_refused(main: Main) -> None:
         assert client.get("/metrics", headers={"Host": host}).status_code == status
     for site, status in (("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)):
         assert client.post("/v1/admin/reload", headers={"Sec-Fetch-Site": site}).status_code == status
+
+
+def test_of_several_headers_the_first_one_counts(main: Main, strict: Strict) -> None:
+    def status_of(service: Service, *headers: tuple[str, str]) -> int:
+        return service.client.post("/v1/admin/reload", headers=headers).status_code
+
+    assert status_of(main.service, ("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Site", "none")) == 403
+    keys = [("Authorization", f"Bearer {key}") for key in (strict.serve_key, strict.admin_key)]
+    assert [status_of(strict.service, *order) for order in (keys, keys[::-1])] == [403, 200]
 
 
 def test_keys_open_what_they_are_for_and_nothing_else(strict: Strict) -> None:

@@ -1,8 +1,8 @@
 """What stands around every route: keys, limits, metrics and headers, from the request of ASGI to its answer.
 
-Everything a client can get wrong is answered with 4xx and one line of JSON that names the field; the only 5xx is 503,
-when the log does not take a write or the service is not ready. An `Endpoint` is an ASGI application of its own, so that
-a busy route need not pass through a framework.
+Everything a client can get wrong is answered with 4xx and one line of JSON that names the field; 503 says that the log
+does not take a write or that the service is not ready, and 500 would be a fault of ours. An `Endpoint` is an ASGI
+application of its own, so that a busy route need not pass through a framework.
 """
 
 from __future__ import annotations
@@ -91,12 +91,10 @@ def html_answer(page: str, status: int = 200) -> Answer:
     return Answer(page.encode(), status, HTML, ((b"content-security-policy", policy.encode()),))
 
 
-async def send_answer(answer: Answer, send: Send) -> None:
-    """Send an answer with the headers that all have."""
+def headers_of(answer: Answer) -> list[tuple[bytes, bytes]]:
+    """Return all headers of an answer."""
     about = ((b"content-type", answer.media_type), (b"content-length", b"%d" % len(answer.body)))
-    headers = [*_HEADERS, *about, *answer.headers]
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body})
+    return [*_HEADERS, *about, *answer.headers]
 
 
 class Asked:
@@ -105,7 +103,7 @@ class Asked:
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.method: str = scope["method"]
         self._scope, self._receive = scope, receive
-        self._headers: dict[bytes, bytes] = dict(scope["headers"])
+        self._headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # of several, the first one counts
 
     def header(self, name: bytes, default: str = "") -> str:
         """Return a header, by its name in lower case."""
@@ -163,10 +161,10 @@ class Guard:
         monitor.in_flight.set_function(lambda: self.in_flight)
         self._keys = key_ring
 
-    def check(self, asked: Asked, scope: keys.Scope) -> None:
+    def check(self, asked: Asked, key_scope: keys.Scope) -> None:
         """Refuse who must not, and what is too much."""
         self._check_origin(asked)
-        self._check_key(asked, scope)
+        self._check_key(asked, key_scope)
         if self.in_flight > self.limits.in_flight:
             raise ProblemError(429, "too many requests at a time; try again", RETRY)
 
@@ -177,22 +175,23 @@ class Guard:
         if asked.method == "POST" and asked.header(b"sec-fetch-site", "none") not in ("none", "same-origin"):
             raise ProblemError(403, "Sec-Fetch-Site: requests from pages of other sites are refused")
 
-    def _check_key(self, asked: Asked, scope: keys.Scope) -> None:
+    def _check_key(self, asked: Asked, key_scope: keys.Scope) -> None:
         if self._keys is None:
             return
         found = self._keys.scope_of(_key_of(asked.header(b"authorization")))
         if found is None:
             challenge = {"WWW-Authenticate": 'Bearer, Basic realm="seq2slate"'}
             raise ProblemError(401, "a key is needed: Authorization: Bearer KEY", challenge)
-        if found != scope:
-            raise ProblemError(403, f"this key is for {found!r}; this needs one for {scope!r}")
+        if found != key_scope:
+            raise ProblemError(403, f"this key is for {found!r}; this needs one for {key_scope!r}")
 
 
 class Endpoint:
-    """A handler behind a guard, as an ASGI application; without a scope everybody may ask."""
+    """A handler behind a guard, as an ASGI application; without a scope of keys everybody may ask."""
 
-    def __init__(self, guard: Guard, route: str, handler: Handler, scope: keys.Scope | None) -> None:
-        self._guard, self._route, self._handler, self._scope = guard, route, handler, scope
+    def __init__(self, guard: Guard, route: str, handler: Handler, key_scope: keys.Scope | None) -> None:
+        self._guard, self._handler, self._key_scope = guard, handler, key_scope
+        self._monitor = guard.monitor.of_route(route)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -202,13 +201,14 @@ class Endpoint:
             answer = await self._answer(Asked(scope, receive))
         finally:
             self._guard.in_flight -= 1
-        self._guard.monitor.answered(self._route, answer.status, time.perf_counter() - started)
-        await send_answer(answer, send)
+        self._monitor.answered(answer.status, time.perf_counter() - started)
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers_of(answer)})
+        await send({"type": "http.response.body", "body": answer.body})
 
     async def _answer(self, asked: Asked) -> Answer:
         try:
-            if self._scope is not None:
-                self._guard.check(asked, self._scope)
+            if self._key_scope is not None:
+                self._guard.check(asked, self._key_scope)
             return await self._handler(asked)
         except BadRequestError as error:
             return error_answer(422 if error.is_json else 400, str(error))

@@ -9,6 +9,22 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
 
+class RouteMonitor:
+    """The numbers of one route, looked up once and not at every answer."""
+
+    def __init__(self, requests: Counter, seconds: Histogram, route: str) -> None:
+        self._requests, self._route = requests, route
+        self._seconds = seconds.labels(route)
+        self._by_status: dict[int, Counter] = {}
+
+    def answered(self, status: int, seconds: float) -> None:
+        """Count an answer."""
+        if status not in self._by_status:
+            self._by_status[status] = self._requests.labels(self._route, str(status))
+        self._by_status[status].inc()
+        self._seconds.observe(seconds)
+
+
 class Monitor:
     """The numbers of one service."""
 
@@ -25,17 +41,10 @@ class Monitor:
         self.late_commits = self._counter("late_commits", "Writes that were committed after they had been given up.")
         self.reloads = self._counter("reloads", "Models loaded anew.", "outcome")
         self.in_flight = Gauge("seq2slate_in_flight", "Requests being answered.", registry=self._registry)
-        self._of_answers: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
 
-    def answered(self, route: str, status: int, seconds: float) -> None:
-        """Count an answer."""
-        found = self._of_answers.get((route, status))
-        if found is None:
-            found = self._requests.labels(route, str(status)), self._seconds.labels(route)
-            self._of_answers[route, status] = found
-        requests, times = found
-        requests.inc()
-        times.observe(seconds)
+    def of_route(self, route: str) -> RouteMonitor:
+        """Return the numbers of one route."""
+        return RouteMonitor(self._requests, self._seconds, route)
 
     def text(self) -> bytes:
         """Return all numbers in the text format of Prometheus."""

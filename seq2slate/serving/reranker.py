@@ -265,13 +265,21 @@ class Reranker:
             self._monitor.log_seconds.observe(time.perf_counter() - started)
 
     async def _in_time(self, future: Future[Outcome]) -> Outcome:
-        """Wait for a write; what asyncio has for that takes several times as long, and every request passes here."""
+        """Wait for a write; by hand, since every request passes here and asyncio's own way takes half as long again."""
         loop = asyncio.get_running_loop()
         over = loop.create_future()
-        future.add_done_callback(lambda _: None if loop.is_closed() else loop.call_soon_threadsafe(_end, over))
+
+        def wake(_: Future[Outcome]) -> None:
+            if not loop.is_closed():  # as it is if the write outlives the service
+                loop.call_soon_threadsafe(_end, over)
+
+        future.add_done_callback(wake)
         timer = loop.call_later(self._patience.log, _end, over)
         try:
             await over
+        except asyncio.CancelledError:  # nobody will see the answer
+            future.cancel()
+            raise
         finally:
             timer.cancel()
         if future.done():

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import msgspec
 from starlette.applications import Starlette
@@ -27,9 +28,9 @@ from seq2slate.serving.guard import (
     Limits,
     ProblemError,
     error_answer,
+    headers_of,
     html_answer,
     json_answer,
-    send_answer,
 )
 from seq2slate.serving.log.store import ClickOutcome
 from seq2slate.serving.messages import ClickAnswer, ClickRequest, Decoder, RerankRequest, candidates_of
@@ -45,36 +46,32 @@ def create_app(
 ) -> ASGIApp:
     """Return the application; without keys everybody who reaches it may do everything."""
     guard = Guard(monitor, key_ring, limits or Limits())
-    service = _Service(reranker, guard)
-
-    def behind_guard(route: str, handler: Handler, scope: keys.Scope | None) -> Endpoint:
-        return Endpoint(guard, route, handler, scope)
-
+    service, endpoint = _Service(reranker, guard), partial(Endpoint, guard)
     busy = {
-        "/v1/rerank": behind_guard("rerank", service.rerank, "serve"),
-        "/v1/clicks": behind_guard("clicks", service.click, "serve"),
+        "/v1/rerank": endpoint("rerank", service.rerank, "serve"),
+        "/v1/clicks": endpoint("clicks", service.click, "serve"),
     }
-    asked = {
-        "/healthz": behind_guard("healthz", service.health, None),
-        "/readyz": behind_guard("readyz", service.readiness, None),
-        "/metrics": behind_guard("metrics", service.metrics, "admin"),
-        "/openapi.json": behind_guard("openapi", service.openapi, "admin"),
-        "/docs": behind_guard("docs", service.docs, "admin"),
-        "/v1/experiment": behind_guard("experiment", service.experiment, "admin"),
-        "/": behind_guard("page", service.page(pages.experiment), "admin"),
-        "/slates": behind_guard("slates", service.page(pages.slates), "admin"),
-        "/slates/{slate_id}": behind_guard("slate", service.page(pages.slate), "admin"),
+    posts = {**busy, "/v1/admin/reload": endpoint("reload", service.reload, "admin")}
+    gets = {
+        "/healthz": endpoint("healthz", service.health, None),
+        "/readyz": endpoint("readyz", service.readiness, None),
+        "/metrics": endpoint("metrics", service.metrics, "admin"),
+        "/openapi.json": endpoint("openapi", service.openapi, "admin"),
+        "/docs": endpoint("docs", service.docs, "admin"),
+        "/v1/experiment": endpoint("experiment", service.experiment, "admin"),
+        "/": endpoint("page", service.page(pages.experiment), "admin"),
+        "/slates": endpoint("slates", service.page(pages.slates), "admin"),
+        "/slates/{slate_id}": endpoint("slate", service.page(pages.slate), "admin"),
     }
-    told = {**busy, "/v1/admin/reload": behind_guard("reload", service.reload, "admin")}
     routes = [
-        *(Route(path, endpoint, methods=["GET"]) for path, endpoint in asked.items()),
-        *(Route(path, endpoint, methods=["POST"]) for path, endpoint in told.items()),
+        *(Route(path, one, methods=["POST"]) for path, one in posts.items()),
+        *(Route(path, one, methods=["GET"]) for path, one in gets.items()),
     ]
     framework = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_route})
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        endpoint = busy.get(scope["path"]) if scope["method"] == "POST" else None
-        await (endpoint or framework)(scope, receive, send)
+        straight = busy.get(scope["path"]) if scope.get("method") == "POST" else None
+        await (straight or framework)(scope, receive, send)
 
     return app
 
@@ -162,17 +159,9 @@ class _Service:
         return Source(self._reranker.store, self._reranker.deployment)
 
 
-class _Problem(Response):
-    """An `Answer` where Starlette wants a response."""
-
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(answer.body, answer.status)
-        self._answer = answer
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send_answer(self._answer, send)
-
-
 async def _no_such_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "that is what it is registered for"
-    return _Problem(error_answer(error.status_code, error.detail, error.headers))
+    answer = error_answer(error.status_code, error.detail, error.headers)
+    response = Response(answer.body, answer.status)
+    response.raw_headers = headers_of(answer)
+    return response
