@@ -556,8 +556,9 @@ def test_the_last_slates_latencies_by_arm(store: Store) -> None:
 # What may go wrong with the database
 
 
-def test_what_is_committed_moves_into_the_file_by_itself(tmp_path: Path) -> None:
-    with open_store(tmp_path / "log.db") as store:
+@pytest.mark.parametrize(("often", "value"), [("_SECONDS_BETWEEN_MOVES", 0.1), ("_ROWS_BETWEEN_MOVES", 1)])
+def test_what_is_committed_moves_into_the_file_by_itself(often: str, value: float, tmp_path: Path) -> None:
+    with patch.object(sqlite_log, often, value), open_store(tmp_path / "log.db") as store:
         store.add_impression(FULL).result()
         for _ in range(100):
             shutil.copy(tmp_path / "log.db", tmp_path / "alone.db")  # without the write-ahead log
@@ -572,7 +573,8 @@ def test_a_move_that_fails_is_told(tmp_path: Path) -> None:
     told = threading.Event()
     failing = patch.object(_Checkpointer, "_move", side_effect=sqlite3.OperationalError("the disk is full"))
     telling = patch.object(sqlite_log.logger, "warning", side_effect=lambda *_: told.set())
-    with failing, telling, open_store(tmp_path / "log.db") as store:
+    often = patch.object(sqlite_log, "_ROWS_BETWEEN_MOVES", 1)
+    with failing, telling, often, open_store(tmp_path / "log.db") as store:
         assert told.wait(10)
         store.add_impression(FULL).result()
 

@@ -4,7 +4,8 @@ The write-ahead log is with the operating system at every commit, so that killin
 (`synchronous=NORMAL`); with durability "power" it is on the disk at every commit (`FULL`).
 
 What is committed has to move from the write-ahead log into the file now and then, and that waits for the disk. A thread
-of its own does it, so that no commit has to wait; should it ever fall behind, commits help from `_LONGEST_WAL` on.
+of its own does it, so that no commit has to wait; should it ever fall behind, commits help from `_LONGEST_WAL` on. The
+commit after a move waits for the disk once, when the write-ahead log starts over: so moves are few.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from seq2slate.serving.log.backend import BadRowError, Durability, Row, StoreErr
 
 logger = logging.getLogger("seq2slate.serving")
 _SECONDS_TO_WAIT = 5.0  # for another process that is writing
-_SECONDS_BETWEEN_MOVES = 0.5
+_SECONDS_BETWEEN_MOVES, _ROWS_BETWEEN_MOVES = 10.0, 5000  # whatever comes first
 _MOVES_TO_CATCH_UP = (
     5  # each finds only what was committed during the one before; when nothing is left, the log starts over
 )
@@ -104,6 +105,8 @@ class SqliteConnection:
             self._raw.execute(self._begin)
             yield
             self._raw.execute("COMMIT")
+            if self._checkpointer is not None:
+                self._checkpointer.look(self._raw.total_changes)
         except BaseException as error:
             if self._raw.in_transaction:  # a full disk may have ended it already
                 with suppress(sqlite3.Error):
@@ -152,19 +155,31 @@ class _Checkpointer:
 
     def __init__(self, raw: sqlite3.Connection, name: str):
         self._raw, self._name = raw, name
-        self._stopping = threading.Event()
+        self._written = self._moved = 0  # rows
+        self._is_time, self._stopping = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="seq2slate-checkpoint", daemon=True)
         self._thread.start()
 
+    def look(self, written: int) -> None:
+        """Hear how many rows have been written so far."""
+        self._written = written
+        if written - self._moved >= _ROWS_BETWEEN_MOVES:
+            self._is_time.set()
+
     def stop(self) -> None:
         """Finish what has begun, and let go of the file."""
-        self._stopping.set()
+        self._stopping = True
+        self._is_time.set()
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stopping.wait(_SECONDS_BETWEEN_MOVES):
+        while not self._stopping:
+            self._is_time.wait(_SECONDS_BETWEEN_MOVES)
+            self._is_time.clear()
             try:
-                self._move()
+                if self._written > self._moved and not self._stopping:
+                    self._moved = self._written
+                    self._move()
             except sqlite3.Error as error:  # nothing is lost, but the write-ahead log grows
                 logger.warning("%s: what is committed stays in the write-ahead log: %s", self._name, error)
         with suppress(sqlite3.Error):
