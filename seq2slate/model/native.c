@@ -1,10 +1,15 @@
 /* The inner loops of the network, for the CPU. native.py compiles this file and native_list.c once with the machine's own C
  * compiler; kernels.py holds the same functions in PyTorch, which run where there is no compiler and check these in the tests. */
 #include "native.h"
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 #define BLOCK 64 /* units handled at once: few enough that the sums over items stay in registers */
 #define ENOUGH_WORK 65536 /* elements below which a second thread costs more than it brings */
-#define LISTS_AT_ONCE 16 /* lists decoded together: enough for fast products, few enough for their keys to stay in the cache */
+#define FEWEST_LISTS 16 /* encoded or decoded together: enough for fast products, */
+#define MOST_LISTS 64
+#define CACHE (1 << 21) /* and few enough for the keys of all of them, in bytes, to stay near */
 
 /* One LSTM step: gates (rows, 4d) hold the arguments of i, f, g, o without bias and are overwritten with their values. */
 void lstm_forward(int64_t rows, int64_t d, float *gates, const float *bias, const float *before, float *c, float *h) {
@@ -58,6 +63,18 @@ void pointer_step(const decoding *now, int64_t step, int64_t rows, const int64_t
     }
 }
 
+/* How many lists to take at once, with so many bytes of keys each: no more than leave every thread its share. */
+static int64_t lists_at_once(int64_t lists, int64_t bytes) {
+#ifdef _OPENMP
+    const int64_t threads = omp_get_max_threads();
+#else
+    const int64_t threads = 1;
+#endif
+    const int64_t share = (lists + threads - 1) / threads, fitting = bytes ? CACHE / bytes : MOST_LISTS;
+    const int64_t most = share < fitting ? share : fitting;
+    return most < FEWEST_LISTS ? FEWEST_LISTS : most > MOST_LISTS ? MOST_LISTS : most;
+}
+
 static void lstm_step(gemm_function *gemm, const lstm *layer, int64_t rows, const float *x, const float *h_before,
                       const float *c_before, float *gates, float *c, float *h) {
     const int64_t d = layer->d;
@@ -74,11 +91,12 @@ static void lstm_step(gemm_function *gemm, const lstm *layer, int64_t rows, cons
  * factors is kept of a step. Returns 0, or 1 if there is no memory. */
 int lstm_encode(gemm_function *gemm, const lstm *layer, int64_t steps, int64_t lists, const float *x, const int64_t *last,
                 const float *w_enc, float *factors, float *h_last, float *c_last) {
-    const int64_t d = layer->d, f = layer->inputs, n_blocks = (lists + LISTS_AT_ONCE - 1) / LISTS_AT_ONCE;
+    const int64_t d = layer->d, f = layer->inputs;
+    const int64_t at_once = lists_at_once(lists, 0), n_blocks = (lists + at_once - 1) / at_once;
     int failed = 0;
 #pragma omp parallel for if (n_blocks > 1) reduction(| : failed)
     for (int64_t block = 0; block < n_blocks; block++) {
-        const int64_t first = block * LISTS_AT_ONCE, rest = lists - first, rows = rest < LISTS_AT_ONCE ? rest : LISTS_AT_ONCE;
+        const int64_t first = block * at_once, rest = lists - first, rows = rest < at_once ? rest : at_once;
         float *memory = calloc((size_t)(rows * d * 9), sizeof(float));
         if (!memory) {
             failed = 1;
@@ -117,8 +135,8 @@ static void decode_block(gemm_function *gemm, const decoding *now, const decoder
     const float total = sum_of(d, now->v);
     float *h = memory, *c = h + rows * d, *h_next = c + rows * d, *c_next = h_next + rows * d, *gates = c_next + rows * d;
     float *query = gates + rows * 4 * d, *x = query + rows * d;
-    int64_t list[LISTS_AT_ONCE], pending[LISTS_AT_ONCE], active = 0;
-    float top[LISTS_AT_ONCE];
+    int64_t list[MOST_LISTS], pending[MOST_LISTS], active = 0;
+    float top[MOST_LISTS];
     for (int64_t b = first; b < first + rows; b++) {
         int64_t count = 0;
         for (int64_t i = 0; i < n; i++) count += net->wanted[b * n + i];
@@ -159,12 +177,12 @@ static void decode_block(gemm_function *gemm, const decoding *now, const decoder
 
 /* All steps of all lists. Returns 0, or 1 if there is no memory. */
 int lstm_decode(gemm_function *gemm, const decoding *now, const decoder *net) {
-    const int64_t n_blocks = (now->lists + LISTS_AT_ONCE - 1) / LISTS_AT_ONCE;
+    const int64_t at_once = lists_at_once(now->lists, now->n * now->d * (int64_t)sizeof(float));
+    const int64_t n_blocks = (now->lists + at_once - 1) / at_once;
     int failed = 0;
 #pragma omp parallel for if (n_blocks > 1) reduction(| : failed)
     for (int64_t block = 0; block < n_blocks; block++) {
-        const int64_t first = block * LISTS_AT_ONCE, rest = now->lists - first;
-        const int64_t rows = rest < LISTS_AT_ONCE ? rest : LISTS_AT_ONCE;
+        const int64_t first = block * at_once, rest = now->lists - first, rows = rest < at_once ? rest : at_once;
         float *memory = malloc((size_t)(rows * (9 * now->d + net->layer.inputs)) * sizeof(float));
         failed |= !memory;
         if (memory) decode_block(gemm, now, net, first, rows, memory);
