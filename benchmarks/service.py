@@ -37,7 +37,7 @@ HIGHEST_P99 = 25.0
 STEP = 100
 """Requests a second between one attempt at the highest rate and the next."""
 SECONDS, SECONDS_OF_NOTHING, WARM_UP_SECONDS, SECONDS_A_RATE = 6.0, 2.0, 2.0, 4.0
-RUNS = 5
+RUNS, ATTEMPTS = 5, 3
 CONNECTIONS = 64
 SECONDS_OF_SILENCE = 30.0
 """After which an answer is not waited for any longer."""
@@ -72,16 +72,16 @@ def run() -> Rows:
 
 
 def highest_rate(url: str) -> int:
-    """Raise the rate until it is too much, twice in a row."""
-    rate, best, misses = RATE, 0, 0
-    while misses < 2:
-        _, p99, errors = _run_at(url, rate, SECONDS_A_RATE)
-        if errors or p99 >= HIGHEST_P99:
-            misses += 1
-        else:
-            best, misses = rate, 0
+    """Raise the rate until it is too much, in all of some attempts."""
+    rate = 0
+    while any(_is_held(url, rate + STEP) for _ in range(ATTEMPTS)):
         rate += STEP
-    return best
+    return rate
+
+
+def _is_held(url: str, rate: int) -> bool:
+    _, p99, errors = _run_at(url, rate, SECONDS_A_RATE)
+    return not errors and p99 < HIGHEST_P99
 
 
 def _run_at(url: str, rate: float, seconds: float, request: bytes | None = None) -> tuple[float, float, int]:
