@@ -5,8 +5,8 @@ The paper's data are plain numbers; logs also have text columns, and columns tha
 
 - A **number** becomes (y − mean) · 1/std, clipped to ±`CLIP`, where y = sign(x) · log(1 + |x|) by default: columns such
   as WEB30K's have tails so heavy that plain standardising leaves a few items far out and the rest in one spot. Means
-  and deviations are over items, in float64; the rest is float32 and uses nothing but abs, log1p, sign, subtract,
-  multiply and clip, so that another runtime can do the same. A column that was constant in training is always 0.
+  and deviations are over items, in float64; the rest is float32 and plain arithmetic with one logarithm, so that
+  another runtime can do the same, but for the last bits. A column that was constant in training is always 0.
 - A **text** value becomes a code: the known values count from 1, the most frequent first. Slot 0 is for values that are
   missing, unseen, or occurred fewer than `min_count` times in training, so that what is learned about it is learned
   from rare values and holds for them. A column without a single frequent value stays, with everything in slot 0.
