@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from seq2slate.baselines.neural import ListNet, RankNet
 from seq2slate.baselines.trees import LambdaMart, Mart, RandomForest
-from seq2slate.data.clicks import label_log, make_user
 from seq2slate.data.lists import ItemLists
-from seq2slate.data.synthetic import generate
+from seq2slate.simulation.click_models import click_model, simulate_clicks
+from seq2slate.simulation.synthetic import make_synthetic_lists
 
 REPEATS = 3
 TREES, EPOCHS = 100, 3
@@ -66,12 +66,12 @@ def _row(name: str, ours: Callable[[], object], direct: Callable[[], object]) ->
 
 def _lists(size: int, seed: int) -> ItemLists:
     """Return clicked lists of exactly N_ITEMS items, so that the direct way needs no padding."""
-    lists = generate(2 * size, items=2 * N_ITEMS, seed=seed)
+    lists = make_synthetic_lists(2 * size, items=2 * N_ITEMS, seed=seed)
     long = lists[lists.lengths >= N_ITEMS][:size]
     rows = (long.offsets[:-1, None] + np.arange(N_ITEMS)).ravel()
     assert long.labels is not None, "generated lists have grades"
     cut = ItemLists(long.features[rows], np.arange(len(long) + 1) * N_ITEMS, labels=long.labels[rows])
-    return label_log(make_user("cascade"), cut, seed=seed)
+    return simulate_clicks(click_model("cascade"), cut, seed=seed)
 
 
 def _lightgbm(

@@ -13,8 +13,8 @@ from functools import partial
 
 import numpy as np
 
-from seq2slate.data.clicks import DiverseUser, label_log
 from seq2slate.data.lists import ItemLists
+from seq2slate.simulation.click_models import DiverseClicks, simulate_clicks
 from tests import reference_clicks
 from tests.reference_clicks import Row, SimilarPairs
 
@@ -53,7 +53,7 @@ def make_lists(n_lists: int) -> ItemLists:
 
 
 def label_by_package(lists: ItemLists) -> list[float]:
-    labels = label_log(DiverseUser(), lists, seed=0).labels
+    labels = simulate_clicks(DiverseClicks(), lists, seed=0).labels
     return [] if labels is None else labels.tolist()
 
 

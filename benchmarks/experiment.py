@@ -22,16 +22,16 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from seq2slate import RidgeRanker, generate, make_user, reorder_lists
-from seq2slate.data.clicks import Draws, scan
+from seq2slate import RidgeRanker, click_model, make_synthetic_lists, reorder_lists
 from seq2slate.data.lists import IntArray
 from seq2slate.data.ranker import NO_ITEM, slates_from_scores
 from seq2slate.evaluation.figures import GAIN, LOSS, NEUTRAL, save, themed
-from seq2slate.serving.analysis import EXPECTED_LIFT, compare
-from seq2slate.serving.inference import Interval
-from seq2slate.serving.interleaving import interleave
-from seq2slate.serving.log.counts import ArmCounts
-from seq2slate.serving.preference import preference
+from seq2slate.experiments.analysis import EXPECTED_LIFT, compare
+from seq2slate.experiments.interleaving import interleave
+from seq2slate.experiments.preference import preference
+from seq2slate.experiments.statistics import Interval
+from seq2slate.log.counts import ArmCounts
+from seq2slate.simulation.click_models import Draws, scan
 
 Doubles = npt.NDArray[np.float64]
 ROOT = Path(__file__).resolve().parents[1]
@@ -167,10 +167,10 @@ class Audience:
 
     def __init__(self, n_lists: int, *, k: int, noise: float, seed: int):
         lists = reorder_lists(
-            RidgeRanker.fit(generate(2000, items=20, features=30, seed=seed)),
-            generate(n_lists, items=20, features=30, seed=seed + 1),
+            RidgeRanker.fit(make_synthetic_lists(2000, items=20, features=30, seed=seed)),
+            make_synthetic_lists(n_lists, items=20, features=30, seed=seed + 1),
         )
-        self.user = make_user("position", eta=0.5)
+        self.user = click_model("position", eta=0.5)
         batch = lists.batch()
         rng = np.random.default_rng(seed)
         positions = np.broadcast_to(np.arange(batch.n_slots), batch.mask.shape)

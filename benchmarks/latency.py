@@ -16,11 +16,11 @@ import torch
 from benchmarks.network import HIDDEN, N_FEATURES, Rows
 from benchmarks.textbook import TextbookPointerNetwork
 from seq2slate.data.lists import FloatArray, ItemLists
+from seq2slate.model.backends.onnx_network import onnx_model
+from seq2slate.model.backends.onnx_ranker import FEATURES_NOTE, WEIGHTS_NOTE, OnnxRanker
+from seq2slate.model.backends.runtime import Runtime
 from seq2slate.model.network import NetworkConfig
-from seq2slate.model.seq2slate import Seq2Slate
-from seq2slate.serving.onnx_network import onnx_model
-from seq2slate.serving.onnx_ranker import FEATURES_NOTE, WEIGHTS_NOTE, OnnxRanker
-from seq2slate.serving.runtime import Runtime
+from seq2slate.model.slate_model import SlateModel
 from seq2slate.training.config import PRESETS
 
 CASES = ((10, None, 5.0), (100, 10, 2.5), (100, None, 5.0))
@@ -71,10 +71,10 @@ def medians(ways: dict[str, Callable[[], object]]) -> dict[str, float]:
 # One request each
 
 
-def new_model(config: NetworkConfig) -> Seq2Slate:
+def new_model(config: NetworkConfig) -> SlateModel:
     rng = np.random.default_rng(0)
     lists = ItemLists(rng.normal(size=(1000, N_FEATURES)), np.arange(0, 1001, 10))
-    return Seq2Slate.create(lists, config, seed=0)
+    return SlateModel.create(lists, config, seed=0)
 
 
 def textbook_request(features: FloatArray, k: int | None) -> Callable[[], object]:
@@ -83,12 +83,12 @@ def textbook_request(features: FloatArray, k: int | None) -> Callable[[], object
     return torch.no_grad()(lambda: network(items, mask, k))
 
 
-def onnx_request(model: Seq2Slate, features: FloatArray, k: int | None) -> Callable[[], object]:
+def onnx_request(model: SlateModel, features: FloatArray, k: int | None) -> Callable[[], object]:
     exported = OnnxRanker(onnx_model(model, {FEATURES_NOTE: model.transform.to_json(), WEIGHTS_NOTE: ""}), threads=1)
     inputs = {"features": features[None], "lengths": np.array([len(features)])}
     return lambda: exported.run(inputs, k or len(features))
 
 
-def runtime_request(model: Seq2Slate, features: FloatArray, k: int | None) -> Callable[[], object]:
+def runtime_request(model: SlateModel, features: FloatArray, k: int | None) -> Callable[[], object]:
     runtime = Runtime(model)
     return lambda: runtime.slate(features, k)

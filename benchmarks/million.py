@@ -16,8 +16,8 @@ from urllib.request import urlopen
 
 import numpy as np
 
+from seq2slate.log.store import Impression, open_store
 from seq2slate.progress import track
-from seq2slate.serving.log.store import Impression, open_store
 
 UNITS, ITEMS, READS, WAITING = 200_000, 10, 20, 2000
 EXPERIMENT = """

@@ -21,30 +21,36 @@ from seq2slate import (
     Choices,
     LoggedCeiling,
     RidgeRanker,
-    Seq2Slate,
-    cross_fit,
+    SlateModel,
+    click_model,
     evaluate,
     fit,
-    generate,
-    label_log,
-    make_user,
+    make_synthetic_lists,
+    order_out_of_fold,
     reorder_lists,
+    simulate_clicks,
     train_model,
 )
 from seq2slate.baselines.trees import LambdaMart
-from seq2slate.data.clicks import User
 from seq2slate.data.lists import Split
 from seq2slate.data.ranker import Ranker
 from seq2slate.evaluation.evaluate import Evaluation
+from seq2slate.simulation.click_models import ClickModel
 from seq2slate.training.config import Preset
 
 
-def make_split(user: User, *, train: int = 10_000, valid: int = 2_000, test: int = 10_000, items: float = 25) -> Split:
+def make_split(
+    user: ClickModel, *, train: int = 10_000, valid: int = 2_000, test: int = 10_000, items: float = 25
+) -> Split:
     """Return clicked lists: no training list was ordered by a ranker that saw it."""
-    grades = [generate(count, items=items, seed=seed) for seed, count in enumerate((train, valid, test))]
+    grades = [make_synthetic_lists(count, items=items, seed=seed) for seed, count in enumerate((train, valid, test))]
     base = RidgeRanker.fit(grades[0])
-    orders = [cross_fit(RidgeRanker.fit, grades[0]), reorder_lists(base, grades[1]), reorder_lists(base, grades[2])]
-    return Split(*(label_log(user, lists, seed=seed) for seed, lists in enumerate(orders)))
+    orders = [
+        order_out_of_fold(RidgeRanker.fit, grades[0]),
+        reorder_lists(base, grades[1]),
+        reorder_lists(base, grades[2]),
+    ]
+    return Split(*(simulate_clicks(user, lists, seed=seed) for seed, lists in enumerate(orders)))
 
 
 def main() -> None:
@@ -55,7 +61,7 @@ def main() -> None:
     parser.add_argument("--ablation", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    user = make_user(arguments.user)
+    user = click_model(arguments.user)
     split = make_split(user)
     if arguments.ablation:
         print_ablation(split, arguments.seeds)
@@ -80,7 +86,7 @@ def print_ablation(split: Split, seeds: int) -> None:
     """Print the best validation NDCG@10 of the default preset, and of what is left when parts of it are taken away."""
     default = PRESETS["default"]
     greedy = replace(default.training.objective, policy="greedy")
-    unlikely = replace(default.training, objective=replace(default.training.objective, click_term=0.0))
+    unlikely = replace(default.training, objective=replace(default.training.objective, click_likelihood_weight=0.0))
     plain = replace(default.network, resemblance=False)
     variants = {
         "default": default,
@@ -95,7 +101,7 @@ def print_ablation(split: Split, seeds: int) -> None:
     for name, preset in variants.items():
         values = []
         for seed in range(seeds):
-            model = Seq2Slate.create(split.train, preset.network, seed=seed)
+            model = SlateModel.create(split.train, preset.network, seed=seed)
             values.append(fit(model, split.train, split.valid, replace(preset.training, seed=seed), quiet=True).best)
         print(f"{name}: {', '.join(f'{value:.4f}' for value in values)}", flush=True)
 

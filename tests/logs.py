@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from seq2slate.serving.log.impression import Impression
-from seq2slate.serving.log.store import Store, StoreError, open_store
+from seq2slate.log.impressions import Impression
+from seq2slate.log.store import Store, StoreError, open_store
 
 
 def fresh_database(server: Any) -> str:

@@ -20,11 +20,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from seq2slate.model import kernels
+from seq2slate.model.backends import kernels
 from seq2slate.model.inputs import InputSizes, NetworkInputs
 from seq2slate.model.network import NetworkConfig, SlateNetwork
 
-STRETCH = 30.0
+PARAM_SCALE = 30.0
 """The weights of the resemblance and of the base prior are stored divided by this."""
 
 Scores: TypeAlias = dict[int, Tensor]
@@ -185,7 +185,7 @@ class ReferenceNetwork:
         return starts, [[added(k, i) for i in range(n)] for k in range(n)]
 
     def appeals(self, items: list[Tensor], priors: list[Tensor]) -> list[Tensor]:
-        u = STRETCH * self.weights["resemblance.relevance"]
+        u = PARAM_SCALE * self.weights["resemblance.relevance"]
         return [u @ x + prior + self.number("offset") for x, prior in zip(items, priors, strict=True)]
 
     def similarities(self, items: list[Tensor]) -> list[list[Tensor]]:
@@ -219,15 +219,15 @@ class ReferenceNetwork:
 
     def priors(self, n: int) -> list[Tensor]:
         zero = torch.zeros((), dtype=torch.float64)
-        return [STRETCH * self.weights["prior"][min(i, 63)] if self.config.base_prior else zero for i in range(n)]
+        return [PARAM_SCALE * self.weights["prior"][min(i, 63)] if self.config.base_prior else zero for i in range(n)]
 
     def number(self, name: str) -> Tensor:
-        return STRETCH * self.weights[f"resemblance.numbers.{name}"]
+        return PARAM_SCALE * self.weights[f"resemblance.numbers.{name}"]
 
     def distances(self, items: list[Tensor]) -> list[list[Tensor]]:
         """Return d_ik between the bent and weighted items, divided by its lower median over the pairs."""
-        bend = sigmoid(STRETCH * self.weights["resemblance.bends"])
-        weights = torch.exp(STRETCH * self.weights["resemblance.log_weights"])
+        bend = sigmoid(PARAM_SCALE * self.weights["resemblance.bends"])
+        weights = torch.exp(PARAM_SCALE * self.weights["resemblance.log_weights"])
         places = [weights * (torch.exp(bend * x) - 1) / bend for x in items]
         squares = [[((one - other) ** 2).sum() for other in places] for one in places]
         of_pairs = sorted(squares[i][k] for i in range(len(items)) for k in range(i))
@@ -436,7 +436,7 @@ def randomise(network: SlateNetwork, seed: int, spread: float = 0.7) -> None:
     """Draw all weights uniformly from ±spread."""
     generator = torch.Generator().manual_seed(seed)
     for name, weight in network.named_parameters():
-        reach = spread / STRETCH if name.startswith(("resemblance", "prior")) else spread
+        reach = spread / PARAM_SCALE if name.startswith(("resemblance", "prior")) else spread
         weight.uniform_(-reach, reach, generator=generator)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from seq2slate.data.lists import ItemLists, offsets_from_lengths
-from seq2slate.model.seq2slate import Seq2Slate
+from seq2slate.model.slate_model import SlateModel
 from tests.reference_network import VARIANTS, randomise
 
 LENGTHS = (0, 1, 2, 5, 9, 70, 3, 130, 30)
@@ -28,8 +28,8 @@ def lists_for(variant: str, *, seed: int = 0, lengths: tuple[int, ...] = LENGTHS
     )
 
 
-def model_for(variant: str, lists: ItemLists, *, seed: int = 0) -> Seq2Slate:
+def model_for(variant: str, lists: ItemLists, *, seed: int = 0) -> SlateModel:
     """Return a model whose weights are large enough that items differ."""
-    model = Seq2Slate.create(lists, VARIANTS[variant][1])
+    model = SlateModel.create(lists, VARIANTS[variant][1])
     randomise(model.network, seed)
     return model

@@ -14,7 +14,7 @@ import numpy as np
 
 from seq2slate.data.lists import ItemLists
 from seq2slate.model.network import NetworkConfig
-from seq2slate.model.seq2slate import Seq2Slate
+from seq2slate.model.slate_model import SlateModel
 from tests.reference_network import randomise
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -73,10 +73,10 @@ class Service:
         self._errors.close()
 
 
-def save_model(folder: Path, seed: int, hidden: int = 8) -> Seq2Slate:
+def save_model(folder: Path, seed: int, hidden: int = 8) -> SlateModel:
     """Write the folder of a small model whose weights are large enough that slates differ from the base order."""
     features = np.random.default_rng(0).normal(size=(200, N_FEATURES))
-    model = Seq2Slate.create(ItemLists(features, np.arange(0, 201, 10)), NetworkConfig(hidden=hidden))
+    model = SlateModel.create(ItemLists(features, np.arange(0, 201, 10)), NetworkConfig(hidden=hidden))
     randomise(model.network, seed)
     model.save(folder)
     return model

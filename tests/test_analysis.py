@@ -14,11 +14,11 @@ from scipy import stats
 
 from benchmarks.experiment import run_tests
 from seq2slate.errors import UsageError
-from seq2slate.serving.analysis import Rate, analyse, compare, parse_weights, sample_ratio
-from seq2slate.serving.analysis_tables import analysis_tables
-from seq2slate.serving.inference import any_time_inference
-from seq2slate.serving.log.counts import ArmCounts, Counts, Definition, PositionCounts
-from seq2slate.serving.log.store import Impression, open_store
+from seq2slate.experiments.analysis import Rate, analyse, compare, parse_weights, sample_ratio
+from seq2slate.experiments.statistics import any_time_inference
+from seq2slate.experiments.tables import analysis_tables
+from seq2slate.log.counts import ArmCounts, Counts, Definition, PositionCounts
+from seq2slate.log.store import Impression, open_store
 from tests.test_cli import seq2slate
 
 UNITS = st.lists(

@@ -20,7 +20,7 @@ from seq2slate.model.attention import LAST_POSITION, AttentionBlock, AttentionEn
 from seq2slate.model.decoding import first_scores
 from seq2slate.model.inputs import InputSizes, NetworkInputs
 from seq2slate.model.network import NetworkConfig, SlateNetwork
-from seq2slate.model.seq2slate import Seq2Slate
+from seq2slate.model.slate_model import SlateModel
 from seq2slate.training.config import PRESETS
 from seq2slate.training.losses import make_loss
 from seq2slate.training.objectives import Objective, ObjectiveConfig
@@ -240,20 +240,20 @@ def test_with_clicks_the_loss_is_the_attention_rank_loss(name: str) -> None:
 @pytest.mark.parametrize("name", RERANKERS)
 def test_battery(name: str, tmp_path: Path) -> None:
     def save_load(ranker: Ranker) -> Ranker:
-        assert isinstance(ranker, Seq2Slate)
+        assert isinstance(ranker, SlateModel)
         ranker.save(tmp_path / name)
         return load_ranker(tmp_path / name)
 
     lists = mixed_lists(seed=3)
     ranker = fit_ranker(name, lists, lists, seed=1)
-    assert isinstance(ranker, Seq2Slate)
+    assert isinstance(ranker, SlateModel)
     assert ranker.network.config == PRESETS[name].network
     check_ranker(ranker, lists, save_load=save_load)
 
 
 def test_a_model_that_was_saved_before_there_was_attention_still_loads(tmp_path: Path) -> None:
     lists: ItemLists = mixed_lists(seed=0)
-    model = Seq2Slate.create(lists, NetworkConfig(hidden=4))
+    model = SlateModel.create(lists, NetworkConfig(hidden=4))
     model.save(tmp_path)
     head: dict[str, Any] = json.loads((tmp_path / "config.json").read_text())
     for field in ("encoder", "heads", "position_embedding"):

@@ -6,10 +6,10 @@ import pytest
 
 from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling, expected_clicks
 from seq2slate.baselines.order import BaseOrder, RandomOrder
-from seq2slate.data.clicks import USERS, User, make_user, similar_items
 from seq2slate.data.lists import IntArray, ItemLists
 from seq2slate.data.ranker import Ranker
 from seq2slate.errors import DataError, UsageError
+from seq2slate.simulation.click_models import USERS, ClickModel, click_model, similar_items
 from tests import reference_clicks
 from tests.checks import mixed_lists
 
@@ -29,11 +29,11 @@ def probability_of(lists: ItemLists) -> Doubles:
     return padded
 
 
-def similar_to(lists: ItemLists, user: User) -> npt.NDArray[np.bool_]:
+def similar_to(lists: ItemLists, user: ClickModel) -> npt.NDArray[np.bool_]:
     return similar_items(lists, 0.0 if user.q is None else user.q)
 
 
-def enumerated_clicks(name: str, user: User, lists: ItemLists, number: int, slate: list[int]) -> Doubles:
+def enumerated_clicks(name: str, user: ClickModel, lists: ItemLists, number: int, slate: list[int]) -> Doubles:
     """The click rate of every slot: a sum over all relevances, and over all that may be observed or clicked by mistake.
 
     The slow loop scans with draws of 0, which is always below, and of 1, which never is.
@@ -78,7 +78,7 @@ def _either(probability: float, happens: bool) -> float:
 
 @pytest.mark.parametrize("name", USERS)
 def test_expected_clicks_equal_the_sum_over_all_that_can_happen(name: str) -> None:
-    user = make_user(name, eta=0.4)
+    user = click_model(name, eta=0.4)
     lists = small_lists(3, 4, seed=0)
     slates = np.array([[0, 1, 2], [3, 0, 1], [2, 3, 0]])
     for number in range(len(lists)):
@@ -90,12 +90,12 @@ def test_expected_clicks_equal_the_sum_over_all_that_can_happen(name: str) -> No
 # The ceiling of shown slates
 
 
-def values_of(ranker: Ranker, user: User, lists: ItemLists, k: int) -> Doubles:
+def values_of(ranker: Ranker, user: ClickModel, lists: ItemLists, k: int) -> Doubles:
     """The expected clicks (Q,) in the top k of a ranker's slates."""
     return values(ranker.rank(lists.batch(), k), user, lists)
 
 
-def values(slates: IntArray, user: User, lists: ItemLists) -> Doubles:
+def values(slates: IntArray, user: ClickModel, lists: ItemLists) -> Doubles:
     probability, similar = probability_of(lists), similar_to(lists, user)
     clicks = [expected_clicks(user, slate[None], probability[q], similar[q]) for q, slate in enumerate(slates)]
     return np.concatenate(clicks)
@@ -105,7 +105,7 @@ def values(slates: IntArray, user: User, lists: ItemLists) -> Doubles:
 @pytest.mark.parametrize("k", [2, 5])
 def test_exact_slates_are_the_best_of_all(name: str, k: int) -> None:
     """Every slate, each by its sum over everything that can happen; 5 slots are more than there are items."""
-    user = make_user(name, eta=0.5)
+    user = click_model(name, eta=0.5)
     lists = small_lists(2, 4 if name != "position" else 3, seed=1)
     found = values_of(ShownCeiling(user, k=k), user, lists, k)
     for number, length in enumerate(lists.lengths.tolist()):
@@ -116,7 +116,7 @@ def test_exact_slates_are_the_best_of_all(name: str, k: int) -> None:
 
 @pytest.mark.parametrize("name", USERS)
 def test_beam_search_comes_close_to_the_best_and_never_above(name: str) -> None:
-    user = make_user(name)
+    user = click_model(name)
     lists = small_lists(40, 6, seed=2)
     best = values_of(ShownCeiling(user, exact_slates=720), user, lists, 6)
     greedy = values_of(ShownCeiling(user, exact_slates=1, beam=1), user, lists, 6)
@@ -131,7 +131,7 @@ def test_beam_search_comes_close_to_the_best_and_never_above(name: str) -> None:
 
 
 def test_the_beam_finds_slates_that_the_greedy_choice_misses() -> None:
-    user = make_user("diverse")
+    user = click_model("diverse")
     lists = small_lists(30, 25, seed=3)
     greedy, found = (values_of(ShownCeiling(user, beam=beam), user, lists, 10) for beam in (1, 16))
     assert found.mean() > 1.04 * greedy.mean()
@@ -142,18 +142,18 @@ def test_two_orders_of_the_same_items_do_not_fill_the_beam() -> None:
     # 0 2 3 4, the best: 0.9 + 0.85 + 0.85 + 0.5 clicks.
     features = [[100.0], [10.0], [9.0], [11.0], [200.0]]
     lists = ItemLists(features, [0, 5], relevance_probability=[0.9, 0.9, 0.85, 0.85, 0.5])
-    slates = ShownCeiling(make_user("diverse", q=0.1), k=4, beam=2, exact_slates=1).rank(lists.batch())
+    slates = ShownCeiling(click_model("diverse", q=0.1), k=4, beam=2, exact_slates=1).rank(lists.batch())
     assert slates.tolist() == [[0, 2, 3, 4, 1]]
 
 
 def test_a_single_sampled_state_knows_what_is_certain() -> None:
     lists = ItemLists([[0.0], [1.0], [50.0], [90.0]], [0, 4], relevance_probability=[1.0, 0.9, 0.3, 0.2])
-    ceiling = ShownCeiling(make_user("diverse", q=0), k=2, beam=1, states=1, exact_slates=1)
+    ceiling = ShownCeiling(click_model("diverse", q=0), k=2, beam=1, states=1, exact_slates=1)
     assert ceiling.rank(lists.batch(), 2).tolist() == [[0, 2]]  # 0 is clicked for sure, and 1 is similar to it
 
 
 def test_sampled_states_lose_little() -> None:
-    user = make_user("diverse")
+    user = click_model("diverse")
     lists = small_lists(30, 25, seed=4)
     sampled, enumerated = (values_of(ShownCeiling(user, states=states), user, lists, 10) for states in (32, 1024))
     assert sampled.mean() > 0.99 * enumerated.mean()
@@ -161,7 +161,7 @@ def test_sampled_states_lose_little() -> None:
 
 @pytest.mark.parametrize("name", USERS)
 def test_no_other_order_expects_more_clicks(name: str) -> None:
-    user = make_user(name, eta=0.2)
+    user = click_model(name, eta=0.2)
     lists = small_lists(30, 12, seed=5)
     lists = ItemLists.concat([lists, small_lists(30, 5, seed=6)])
     ceiling = ShownCeiling(user, k=5)
@@ -174,25 +174,25 @@ def test_no_other_order_expects_more_clicks(name: str) -> None:
 
 class ByProbability:
     def rank(self, batch: object, k: int | None = None) -> IntArray:
-        return ShownCeiling(make_user("cascade")).rank(batch, k)  # type: ignore[arg-type]
+        return ShownCeiling(click_model("cascade")).rank(batch, k)  # type: ignore[arg-type]
 
 
 def test_users_who_do_not_look_back_get_the_order_of_probability() -> None:
     lists = ItemLists(np.zeros((4, 1)), [0, 4], relevance_probability=[0.1, 0.9, 0.5, 0.9])
-    assert ShownCeiling(make_user("position")).rank(lists.batch()).tolist() == [[1, 3, 2, 0]]
+    assert ShownCeiling(click_model("position")).rank(lists.batch()).tolist() == [[1, 3, 2, 0]]
 
 
 def test_after_the_planned_slots_come_the_others_by_probability() -> None:
     # Items 0 and 1 are similar, so the second slot goes to the less relevant item 2.
     features = [[0.0], [1.0], [50.0], [90.0]]
     lists = ItemLists(features, [0, 4], relevance_probability=[1.0, 0.9, 0.3, 0.2])
-    assert ShownCeiling(make_user("diverse", q=0), k=2).rank(lists.batch()).tolist() == [[0, 2, 1, 3]]
+    assert ShownCeiling(click_model("diverse", q=0), k=2).rank(lists.batch()).tolist() == [[0, 2, 1, 3]]
 
 
 def test_the_ceiling_says_what_it_is() -> None:
-    assert ShownCeiling(make_user("cascade"), k=5).describe() == "most expected clicks in the top 5: exact"
+    assert ShownCeiling(click_model("cascade"), k=5).describe() == "most expected clicks in the top 5: exact"
     two = "most expected clicks in the top 2: exact for lists of up to 27 items, beam search (8) for longer ones"
-    assert ShownCeiling(make_user("similar"), k=2, beam=8).describe() == two  # 27 · 26 = 702 slates
+    assert ShownCeiling(click_model("similar"), k=2, beam=8).describe() == two  # 27 · 26 = 702 slates
 
 
 # The ceiling of logged labels
@@ -200,7 +200,7 @@ def test_the_ceiling_says_what_it_is() -> None:
 
 @pytest.mark.parametrize("name", USERS)
 def test_logged_clicks_equal_the_sum_over_all_that_can_happen(name: str) -> None:
-    user = make_user(name, eta=0.4)
+    user = click_model(name, eta=0.4)
     repeats = 20_000
     lists = small_lists(3, 4, seed=7)
     found = LoggedCeiling(user, repeats=repeats).expected_clicks(lists.batch())
@@ -211,7 +211,7 @@ def test_logged_clicks_equal_the_sum_over_all_that_can_happen(name: str) -> None
 
 @pytest.mark.parametrize("name", USERS)
 def test_no_other_order_has_a_higher_expected_dcg_of_the_log(name: str) -> None:
-    user = make_user(name)
+    user = click_model(name)
     lists = small_lists(3, 4, seed=8)
     discount = 1 / np.log2(np.arange(4) + 2)
     slates = LoggedCeiling(user, repeats=20_000).rank(lists.batch())
@@ -224,14 +224,14 @@ def test_no_other_order_has_a_higher_expected_dcg_of_the_log(name: str) -> None:
 # What they need
 
 
-@pytest.mark.parametrize("ceiling", [LoggedCeiling(make_user("diverse")), ShownCeiling(make_user("cascade"))])
+@pytest.mark.parametrize("ceiling", [LoggedCeiling(click_model("diverse")), ShownCeiling(click_model("cascade"))])
 def test_lists_without_probabilities_are_refused(ceiling: Ranker) -> None:
     with pytest.raises(DataError, match="true relevance probabilities"):
         ceiling.rank(ItemLists(np.zeros((2, 1)), [0, 2]).batch())
 
 
 def test_bad_options_are_named() -> None:
-    user = make_user("diverse")
+    user = click_model("diverse")
     with pytest.raises(UsageError, match="repeats must be at least 1, got 0"):
         LoggedCeiling(user, repeats=0)
     with pytest.raises(UsageError, match="beam must be at least 1, got 0"):
@@ -239,7 +239,7 @@ def test_bad_options_are_named() -> None:
 
 
 def test_another_seed_changes_only_what_is_sampled() -> None:
-    lists, user = mixed_lists(seed=1), make_user("similar")
+    lists, user = mixed_lists(seed=1), click_model("similar")
     first, second = (LoggedCeiling(user, repeats=3, seed=seed).expected_clicks(lists.batch()) for seed in (0, 1))
     assert (first != second).any()
     few = [ShownCeiling(user, k=7, seed=seed).rank(lists.batch()) for seed in (0, 1)]

@@ -20,7 +20,7 @@ import pytest
 from seq2slate.baselines.linear import RidgeRanker
 from seq2slate.cli import main
 from seq2slate.data.files import read
-from seq2slate.data.synthetic import generate
+from seq2slate.simulation.synthetic import make_synthetic_lists
 from seq2slate.training.objectives import Objective
 
 
@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Generated lists, and a ranker that was trained on others."""
     path = tmp_path_factory.mktemp("cli")
     seq2slate("synth", path / "lists.parquet", "--lists", 60, "--items", 12, "--features", 10, "--seed", 3)
-    RidgeRanker.fit(generate(60, items=12, features=10, seed=4)).save(path / "ridge")
+    RidgeRanker.fit(make_synthetic_lists(60, items=12, features=10, seed=4)).save(path / "ridge")
     return path
 
 

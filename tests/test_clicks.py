@@ -9,27 +9,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import pdist, squareform
 
-from seq2slate.data.clicks import (
-    USERS,
-    CascadeUser,
-    DiverseUser,
-    Draws,
-    PositionUser,
-    SimilarUser,
-    User,
-    bounded_batches,
-    check_grades,
-    draw,
-    label_log,
-    make_user,
-    scan,
-    shown_clicks,
-    similar_items,
-)
 from seq2slate.data.files import read
 from seq2slate.data.lists import FloatArray, IntArray, ItemLists, offsets_from_lengths
 from seq2slate.data.ranker import slates_from_scores
 from seq2slate.errors import DataError, UsageError
+from seq2slate.simulation.click_models import (
+    USERS,
+    CascadeModel,
+    ClickModel,
+    DiverseClicks,
+    Draws,
+    PositionBasedModel,
+    SimilarClicks,
+    bounded_batches,
+    check_grades,
+    click_model,
+    draw,
+    scan,
+    shown_clicks,
+    similar_items,
+    simulate_clicks,
+)
 from tests import reference_clicks
 from tests.checks import mixed_lists
 
@@ -50,7 +50,7 @@ def random_slates(lists: ItemLists, seed: int, k: int | None = None) -> IntArray
     return slates_from_scores(np.random.default_rng(seed).random(mask.shape), mask, k)
 
 
-def reference(name: str, user: User, lists: ItemLists, slates: IntArray, draws: Draws) -> npt.NDArray[np.bool_]:
+def reference(name: str, user: ClickModel, lists: ItemLists, slates: IntArray, draws: Draws) -> npt.NDArray[np.bool_]:
     """The clicks (Q, K) of the slow loop, under the same draws (Q, K)."""
     grades = grades_of(lists)
     options = {option: value for option, value in vars(user).items() if option != "relevant_from"}
@@ -69,7 +69,7 @@ def reference(name: str, user: User, lists: ItemLists, slates: IntArray, draws: 
     return clicks
 
 
-def assert_equals_reference(name: str, user: User, lists: ItemLists, seed: int) -> None:
+def assert_equals_reference(name: str, user: ClickModel, lists: ItemLists, seed: int) -> None:
     """The clicks on new slates, and those on the base order, are the slow loop's, one by one."""
     slates = random_slates(lists, seed)
     rng = np.random.default_rng(seed)
@@ -83,7 +83,7 @@ def assert_equals_reference(name: str, user: User, lists: ItemLists, seed: int) 
     drawn = draw([(seed, number) for number in range(len(lists))], batch.n_slots, 1)
     base_order = slates_from_scores(np.zeros(batch.mask.shape), batch.mask)
     expected = reference(name, user, lists, base_order, Draws(drawn.observe[0], drawn.decide[0]))
-    np.testing.assert_array_equal(labels_of(label_log(user, lists, seed)), expected[batch.mask])
+    np.testing.assert_array_equal(labels_of(simulate_clicks(user, lists, seed)), expected[batch.mask])
 
 
 # Against the slow, obvious loop
@@ -95,7 +95,7 @@ def test_real_lists_get_the_clicks_of_the_obvious_loop(name: str, file: str) -> 
     if not (DATA / file).exists():
         pytest.skip(f"{DATA / file} is not there")
     lists = real_lists(file)
-    user = make_user(name, relevant_from=1 if file.startswith("mq2008") else 2)
+    user = click_model(name, relevant_from=1 if file.startswith("mq2008") else 2)
     assert_equals_reference(name, user, lists, seed=0)
 
 
@@ -131,13 +131,13 @@ def lists_with_ties(draw_value: st.DrawFn) -> ItemLists:
 def test_lists_with_ties_get_the_clicks_of_the_obvious_loop(
     lists: ItemLists, name: str, eta: float, q: float, seed: int
 ) -> None:
-    user = make_user(name, eta=eta, q=q if name in ("diverse", "similar") else None)
+    user = click_model(name, eta=eta, q=q if name in ("diverse", "similar") else None)
     assert_equals_reference(name, user, lists, seed)
 
 
 @pytest.mark.parametrize("name", USERS)
 def test_the_mixed_batch_gets_the_clicks_of_the_obvious_loop(name: str) -> None:
-    assert_equals_reference(name, make_user(name, eta=0.5), mixed_lists(3), seed=3)
+    assert_equals_reference(name, click_model(name, eta=0.5), mixed_lists(3), seed=3)
 
 
 # Similarity
@@ -196,7 +196,9 @@ def test_batches_hold_every_list_once_within_the_limit() -> None:
 # Click rates, by hand
 
 
-def rates(user: User, features: list[list[float]], labels: list[float], slate: list[int]) -> npt.NDArray[np.float64]:
+def rates(
+    user: ClickModel, features: list[list[float]], labels: list[float], slate: list[int]
+) -> npt.NDArray[np.float64]:
     """The share of 40,000 scans in which each slot was clicked."""
     lists = ItemLists(features=features, offsets=[0, len(features)], labels=labels)
     slates = np.array([slate])
@@ -213,34 +215,34 @@ MONTE_CARLO = 4 * 0.5 / 200  # four standard errors of a share of 40,000
 
 @pytest.mark.parametrize("eta", [0.0, 0.5, 1.0])
 def test_cascade_rates(eta: float) -> None:
-    found = rates(CascadeUser(eta=eta), TWO_AND_ONE, [4, 1, 2], [2, 1, 0])
+    found = rates(CascadeModel(eta=eta), TWO_AND_ONE, [4, 1, 2], [2, 1, 0])
     np.testing.assert_allclose(found, [1, 0, 1 / 3**eta], atol=MONTE_CARLO)
 
 
 @pytest.mark.parametrize("eta", [0.0, 0.5, 1.0])
 def test_diverse_rates(eta: float) -> None:
-    found = rates(DiverseUser(eta=eta, q=0), TWO_AND_ONE, [3, 3, 3], [2, 0, 1])
+    found = rates(DiverseClicks(eta=eta, q=0), TWO_AND_ONE, [3, 3, 3], [2, 0, 1])
     first = 1 / 2**eta  # of the two similar items
     np.testing.assert_allclose(found, [1, first, (1 - first) / 3**eta], atol=MONTE_CARLO)
 
 
 @pytest.mark.parametrize("eta", [0.0, 0.5, 1.0])
 def test_similar_rates(eta: float) -> None:
-    found = rates(SimilarUser(eta=eta, q=0), TWO_AND_ONE, [3, 0, 0], [2, 0, 1])
+    found = rates(SimilarClicks(eta=eta, q=0), TWO_AND_ONE, [3, 0, 0], [2, 0, 1])
     first = 1 / 2**eta
     np.testing.assert_allclose(found, [0, first, first / 3**eta], atol=MONTE_CARLO)
 
 
 @pytest.mark.parametrize("eta", [0.0, 1.0])
 def test_position_rates(eta: float) -> None:
-    found = rates(PositionUser(eta=eta, noise=0.2), TWO_AND_ONE, [0, 3, 1], [2, 1, 0])
+    found = rates(PositionBasedModel(eta=eta, noise=0.2), TWO_AND_ONE, [0, 3, 1], [2, 1, 0])
     np.testing.assert_allclose(found, [0.2, 1 / 2**eta, 0.2 / 3**eta], atol=MONTE_CARLO)
 
 
 def test_an_irrelevant_click_by_similarity_draws_others_after_it() -> None:
     lists = ItemLists(features=[[0.0], [1.0], [2.0], [9.0]], offsets=[0, 4], labels=[2, 0, 0, 0])
-    user = SimilarUser(eta=0, q=0.2)  # distances 1 1 2 7 8 9, threshold 1: a chain
-    assert labels_of(label_log(user, lists, seed=0)).tolist() == [1, 1, 1, 0]
+    user = SimilarClicks(eta=0, q=0.2)  # distances 1 1 2 7 8 9, threshold 1: a chain
+    assert labels_of(simulate_clicks(user, lists, seed=0)).tolist() == [1, 1, 1, 0]
 
 
 # Shown slates
@@ -249,7 +251,7 @@ def test_an_irrelevant_click_by_similarity_draws_others_after_it() -> None:
 @pytest.mark.parametrize("name", USERS)
 def test_shown_clicks_are_the_mean_over_scans(name: str) -> None:
     lists = mixed_lists(5)
-    user = make_user(name, eta=0.4)
+    user = click_model(name, eta=0.4)
     slates = random_slates(lists, seed=1)
     mean = shown_clicks(user, lists, slates, repeats=3000, seed=2)
     relevance = (lists.batch().pad(grades_of(lists)) >= 2).astype(np.float64)
@@ -262,7 +264,7 @@ def test_shown_clicks_are_the_mean_over_scans(name: str) -> None:
 
 def test_shown_clicks_are_exact_for_a_user_who_is_not_random() -> None:
     lists = mixed_lists(6)
-    user = DiverseUser()
+    user = DiverseClicks()
     slates = random_slates(lists, seed=1, k=4)
     assert not user.is_random
     once = shown_clicks(user, lists, slates, repeats=1, seed=1)
@@ -272,7 +274,7 @@ def test_shown_clicks_are_exact_for_a_user_who_is_not_random() -> None:
 
 
 def test_the_first_slots_have_the_same_luck_when_more_are_shown() -> None:
-    lists, user = mixed_lists(7), SimilarUser(eta=0.8)
+    lists, user = mixed_lists(7), SimilarClicks(eta=0.8)
     slates = random_slates(lists, seed=1)
     whole = shown_clicks(user, lists, slates, repeats=5, seed=3)
     np.testing.assert_array_equal(shown_clicks(user, lists, slates[:, :3], repeats=5, seed=3), whole[:, :3])
@@ -280,18 +282,18 @@ def test_the_first_slots_have_the_same_luck_when_more_are_shown() -> None:
 
 @pytest.mark.parametrize("name", USERS)
 def test_batching_changes_no_click(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    lists, user = mixed_lists(8), make_user(name, eta=0.5)
+    lists, user = mixed_lists(8), click_model(name, eta=0.5)
     slates = random_slates(lists, seed=1)
-    log = labels_of(label_log(user, lists, 4))
+    log = labels_of(simulate_clicks(user, lists, 4))
     shown = shown_clicks(user, lists, slates, repeats=7, seed=4)
-    monkeypatch.setattr("seq2slate.data.clicks._CELLS", 1)
-    np.testing.assert_array_equal(labels_of(label_log(user, lists, 4)), log)
+    monkeypatch.setattr("seq2slate.simulation.click_models._CELLS", 1)
+    np.testing.assert_array_equal(labels_of(simulate_clicks(user, lists, 4)), log)
     np.testing.assert_array_equal(shown_clicks(user, lists, slates, repeats=7, seed=4), shown)
 
 
 def test_another_seed_is_another_log() -> None:
-    lists, user = mixed_lists(9), PositionUser()
-    once, again, other = (labels_of(label_log(user, lists, seed)) for seed in (0, 0, 1))
+    lists, user = mixed_lists(9), PositionBasedModel()
+    once, again, other = (labels_of(simulate_clicks(user, lists, seed)) for seed in (0, 0, 1))
     np.testing.assert_array_equal(once, again)
     assert (once != other).any()
 
@@ -299,17 +301,17 @@ def test_another_seed_is_another_log() -> None:
 @pytest.mark.parametrize(
     ("user", "is_random"),
     [
-        (CascadeUser(), True),
-        (CascadeUser(eta=0), False),
-        (DiverseUser(), False),
-        (SimilarUser(), True),
-        (PositionUser(eta=0), True),
-        (PositionUser(eta=0, noise=0), False),
+        (CascadeModel(), True),
+        (CascadeModel(eta=0), False),
+        (DiverseClicks(), False),
+        (SimilarClicks(), True),
+        (PositionBasedModel(eta=0), True),
+        (PositionBasedModel(eta=0, noise=0), False),
     ],
 )
-def test_a_user_is_random_when_two_logs_can_differ(user: User, is_random: bool) -> None:
+def test_a_user_is_random_when_two_logs_can_differ(user: ClickModel, is_random: bool) -> None:
     lists = mixed_lists(10)
-    logs = {tuple(labels_of(label_log(user, lists, seed)).tolist()) for seed in range(5)}
+    logs = {tuple(labels_of(simulate_clicks(user, lists, seed)).tolist()) for seed in range(5)}
     assert user.is_random == is_random == (len(logs) > 1)
 
 
@@ -318,33 +320,33 @@ def test_a_user_is_random_when_two_logs_can_differ(user: User, is_random: bool) 
 
 def test_a_log_keeps_the_grades_and_can_be_labelled_again() -> None:
     lists = ItemLists(features=[[0.0], [5.0], [9.0]], offsets=[0, 3], labels=[0, 3, 1])
-    log = label_log(CascadeUser(eta=0), lists, seed=0)
+    log = simulate_clicks(CascadeModel(eta=0), lists, seed=0)
     assert labels_of(log).tolist() == [0, 1, 0]
     assert grades_of(log).tolist() == [0, 3, 1]
-    again = label_log(CascadeUser(eta=0, relevant_from=1), log, seed=0)
+    again = simulate_clicks(CascadeModel(eta=0, relevant_from=1), log, seed=0)
     assert labels_of(again).tolist() == [0, 1, 1]
     assert labels_of(lists).tolist() == [0, 3, 1]
 
 
 def test_lists_without_grades_are_refused() -> None:
     with pytest.raises(DataError, match="neither relevance nor labels"):
-        label_log(CascadeUser(), ItemLists(np.zeros((2, 1)), [0, 2]), seed=0)
+        simulate_clicks(CascadeModel(), ItemLists(np.zeros((2, 1)), [0, 2]), seed=0)
 
 
 def test_no_lists_have_no_clicks() -> None:
     lists = ItemLists(np.zeros((0, 2)), [0], labels=[])
-    assert len(label_log(DiverseUser(), lists, seed=0)) == 0
-    assert shown_clicks(DiverseUser(), lists, np.zeros((0, 0), dtype=np.int64), repeats=1, seed=0).shape == (0, 0)
+    assert len(simulate_clicks(DiverseClicks(), lists, seed=0)) == 0
+    assert shown_clicks(DiverseClicks(), lists, np.zeros((0, 0), dtype=np.int64), repeats=1, seed=0).shape == (0, 0)
 
 
 # Making users
 
 
 def test_the_defaults_are_the_papers() -> None:
-    assert make_user("diverse") == DiverseUser(eta=0.0, q=0.5, relevant_from=2)
-    assert make_user("similar") == SimilarUser(eta=0.3, q=0.5, relevant_from=2)
-    assert make_user("similar", eta=0.1, relevant_from=1) == SimilarUser(eta=0.1, q=0.5, relevant_from=1)
-    assert make_user("position", noise=0.3) == PositionUser(noise=0.3)
+    assert click_model("diverse") == DiverseClicks(eta=0.0, q=0.5, relevant_from=2)
+    assert click_model("similar") == SimilarClicks(eta=0.3, q=0.5, relevant_from=2)
+    assert click_model("similar", eta=0.1, relevant_from=1) == SimilarClicks(eta=0.1, q=0.5, relevant_from=1)
+    assert click_model("position", noise=0.3) == PositionBasedModel(noise=0.3)
 
 
 @pytest.mark.parametrize(
@@ -361,19 +363,21 @@ def test_the_defaults_are_the_papers() -> None:
 )
 def test_bad_requests_are_named(name: str, options: dict[str, float], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        make_user(name, **options)
+        click_model(name, **options)
 
 
 def test_slates_must_fit_the_lists_and_repeats_be_positive() -> None:
     lists = ItemLists(np.zeros((2, 1)), [0, 2], labels=[0, 2])
     with pytest.raises(UsageError, match="2 slates for 1 lists"):
-        shown_clicks(CascadeUser(), lists, np.zeros((2, 1), dtype=np.int64), repeats=1, seed=0)
+        shown_clicks(CascadeModel(), lists, np.zeros((2, 1), dtype=np.int64), repeats=1, seed=0)
     with pytest.raises(UsageError, match="repeats must be at least 1"):
-        shown_clicks(CascadeUser(), lists, np.zeros((1, 1), dtype=np.int64), repeats=0, seed=0)
+        shown_clicks(CascadeModel(), lists, np.zeros((1, 1), dtype=np.int64), repeats=0, seed=0)
 
 
-@pytest.mark.parametrize("user", [CascadeUser(eta=0.3), DiverseUser(eta=0.2), SimilarUser(), PositionUser(eta=0.3)])
-def test_a_probability_of_relevance_gives_the_mean_over_relevances(user: User) -> None:
+@pytest.mark.parametrize(
+    "user", [CascadeModel(eta=0.3), DiverseClicks(eta=0.2), SimilarClicks(), PositionBasedModel(eta=0.3)]
+)
+def test_a_probability_of_relevance_gives_the_mean_over_relevances(user: ClickModel) -> None:
     """Sum the exact click rates of all 2^3 relevances, weighted, against scans that know the probability only."""
     p = np.array([0.9, 0.4, 0.6])
     lists = ItemLists(features=TWO_AND_ONE, offsets=[0, 3])
@@ -392,6 +396,6 @@ def test_a_probability_of_relevance_gives_the_mean_over_relevances(user: User) -
 def test_clicks_are_not_taken_for_grades() -> None:
     lists = ItemLists([[0.0], [1.0]], [0, 2], labels=[0, 1])
     with pytest.raises(UsageError, match="relevant_from=1"):
-        check_grades(DiverseUser(), lists)
-    check_grades(DiverseUser(relevant_from=1), lists)
-    check_grades(DiverseUser(), ItemLists([[0.0], [1.0]], [0, 2], labels=[0, 2]))
+        check_grades(DiverseClicks(), lists)
+    check_grades(DiverseClicks(relevant_from=1), lists)
+    check_grades(DiverseClicks(), ItemLists([[0.0], [1.0]], [0, 2], labels=[0, 2]))

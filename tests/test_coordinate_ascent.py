@@ -18,7 +18,7 @@ from seq2slate.data.lists import FloatArray, ItemLists
 from seq2slate.data.ranker import Ranker, slates_from_scores
 from seq2slate.errors import DataError, UsageError
 from seq2slate.metrics import Values, ndcg
-from seq2slate.model.saving import load_saved
+from seq2slate.saving import load_saved
 from tests.checks import check_ranker, mixed_lists
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -14,15 +14,15 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from seq2slate.data.clicks import label_log, make_user
 from seq2slate.data.files import read
 from seq2slate.demo.closed_loop import BASE, LIVE, MODEL, SLOTS, TRIAL, agreement, analyse_trial, read_counts, verdict
 from seq2slate.demo.folder import Folder, fresh_folder
-from seq2slate.serving.analysis import analyse
-from seq2slate.serving.experiment import read_experiment
-from seq2slate.serving.log.counts import ArmCounts, Counts, PositionCounts
-from seq2slate.serving.log.store import open_store
+from seq2slate.experiments.analysis import analyse
+from seq2slate.experiments.assignment import read_experiment
+from seq2slate.log.counts import ArmCounts, Counts, PositionCounts
+from seq2slate.log.store import open_store
 from seq2slate.serving.traffic import ArmTraffic, Traffic
+from seq2slate.simulation.click_models import click_model, simulate_clicks
 from tests.test_cli import seq2slate
 
 LISTS, PAST, NEW = 240, 80, 120
@@ -95,7 +95,7 @@ def test_the_experiment_is_between_two_arms_on_lists_that_were_not_learned_from(
 def test_the_base_arm_gets_the_clicks_that_the_user_gives_its_slots(demo: Demo) -> None:
     new = read(demo.folder.new_lists)
     assert new.labels is not None
-    clicks = label_log(make_user("diverse"), new, seed=0)
+    clicks = simulate_clicks(click_model("diverse"), new, seed=0)
     assert clicks.labels is not None
     of_item = dict(zip(clicks.item_ids.to_pylist(), clicks.labels.tolist(), strict=True))
     with open_store(demo.folder.log, create=False) as store:

@@ -15,7 +15,7 @@ from seq2slate.data.lists import ItemLists, offsets_from_lengths
 from seq2slate.data.ranker import Ranker
 from seq2slate.errors import DataError, UsageError
 from seq2slate.metrics import ndcg
-from seq2slate.model.saving import load_saved
+from seq2slate.saving import load_saved
 from tests.checks import NAMES, check_ranker, mixed_lists
 
 Doubles = npt.NDArray[np.float64]

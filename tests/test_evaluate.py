@@ -15,12 +15,12 @@ import pytest
 from ir_measures import AP, RR, Measure, P, Qrel, ScoredDoc, nDCG
 from rich.console import Console
 
-from seq2slate.data.clicks import CascadeUser, SimilarUser
 from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists, offsets_from_lengths
 from seq2slate.data.ranker import Ranker, rank_lists, slates_from_scores
 from seq2slate.errors import DataError, UsageError
 from seq2slate.evaluation.evaluate import evaluate
 from seq2slate.evaluation.statistics import bootstrap_interval, randomisation_test
+from seq2slate.simulation.click_models import CascadeModel, SimilarClicks
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def test_with_k_only_k_slots_are_filled() -> None:
 
 
 def test_the_seed_decides_everything() -> None:
-    lists, user = random_lists(50), SimilarUser()
+    lists, user = random_lists(50), SimilarClicks()
     first, again, other = (evaluate({"f": BY_FEATURE}, lists, user=user, seed=seed).to_json() for seed in (1, 1, 2))
     assert first == again
     assert json.loads(first)["rows"] != json.loads(other)["rows"]
@@ -141,7 +141,7 @@ def test_the_seed_decides_everything() -> None:
 
 def test_re_shown_clicks_are_those_of_the_first_slots() -> None:
     lists = identical_lists(3, [0] * 9 + [4] * 3)
-    evaluation = evaluate({"reversed": REVERSED}, lists, user=CascadeUser(eta=1))
+    evaluation = evaluate({"reversed": REVERSED}, lists, user=CascadeModel(eta=1))
     found = {(row.ranker, row.measure): row.mean for row in evaluation.rows if "re-shown" in row.measure}
     assert found == {
         ("base", "re-shown clicks@5"): 0,
@@ -153,7 +153,7 @@ def test_re_shown_clicks_are_those_of_the_first_slots() -> None:
 
 def test_rankers_are_shown_with_the_same_luck() -> None:
     rankers = {"one": BY_FEATURE, "same": BY_FEATURE}
-    evaluation = evaluate(rankers, random_lists(80), user=SimilarUser(eta=1), repeats=1)
+    evaluation = evaluate(rankers, random_lists(80), user=SimilarClicks(eta=1), repeats=1)
     one, same, base = (evaluation.per_list[name, "re-shown clicks@10"] for name in ("one", "same", "base"))
     np.testing.assert_array_equal(one, same)
     assert (one != base).any()
@@ -208,7 +208,7 @@ def strict_json(text: str) -> Any:
     ids=["no lists", "an empty list", "no positives", "one list"],
 )
 def test_what_is_not_a_number_is_null_in_json_and_a_dash_in_the_table(lists: ItemLists) -> None:
-    evaluation = evaluate({"best": CEILING}, lists, user=CascadeUser(), ceiling="best")
+    evaluation = evaluate({"best": CEILING}, lists, user=CascadeModel(), ceiling="best")
     content = strict_json(evaluation.to_json())
     assert len(content["rows"]) == len(evaluation.rows) == 2 * 6
     for row, written in zip(evaluation.rows, content["rows"], strict=True):
@@ -257,7 +257,7 @@ def test_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_table_takes_names_literally_and_fits_a_terminal() -> None:
-    evaluation = evaluate({"[red]mine[/red]": REVERSED}, random_lists(50), user=CascadeUser())
+    evaluation = evaluate({"[red]mine[/red]": REVERSED}, random_lists(50), user=CascadeModel())
     console = Console(file=StringIO(), width=80)
     with console.capture() as captured:
         console.print(evaluation.table())
@@ -284,7 +284,7 @@ def test_the_table_tells_the_gain_the_policy_and_the_user() -> None:
     assert "linear" not in table_of(["NDCG-exp@5"])
     assert "counted as 1" in table_of(["MAP"], no_positives="one")
     assert "differs from reversed" in table_of(["MAP"], baseline="reversed")
-    assert "mean of 7 repeats" in table_of(["MAP"], user=CascadeUser(), repeats=7)
+    assert "mean of 7 repeats" in table_of(["MAP"], user=CascadeModel(), repeats=7)
     assert "re-shown" not in table_of(["MAP"])
     assert "gap closed" not in table_of(["MAP"])
 
@@ -342,7 +342,7 @@ def test_one_long_list_does_not_make_all_lists_long() -> None:
     lists = ItemLists(np.zeros((lengths.sum(), 1)), offsets_from_lengths(lengths), labels=np.ones(lengths.sum()))
     tracemalloc.start()
     try:
-        evaluate({"feature": BY_FEATURE}, lists, user=CascadeUser())
+        evaluate({"feature": BY_FEATURE}, lists, user=CascadeModel())
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

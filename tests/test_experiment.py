@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from seq2slate.errors import DataError
-from seq2slate.serving.experiment import Arm, Experiment, read_experiment
+from seq2slate.experiments.assignment import Arm, Experiment, read_experiment
 
 UNITS = [f"unit {number}" for number in range(20_000)]
 

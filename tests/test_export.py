@@ -22,13 +22,14 @@ from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import Ranker
 from seq2slate.errors import DataError, UsageError
+from seq2slate.model.backends import onnx_export as export
+from seq2slate.model.backends import onnx_network
+from seq2slate.model.backends.onnx_export import LENGTHS, TIE, compare, export_onnx
+from seq2slate.model.backends.onnx_graph import FLOAT, Graph
+from seq2slate.model.backends.onnx_network import onnx_model
+from seq2slate.model.backends.onnx_ranker import FEATURES_NOTE, ITEM_CODES, WEIGHTS_NOTE, OnnxRanker
 from seq2slate.model.network import NetworkConfig
-from seq2slate.model.seq2slate import Seq2Slate
-from seq2slate.serving import export, onnx_network
-from seq2slate.serving.export import LENGTHS, TIE, compare, export_onnx
-from seq2slate.serving.graph import FLOAT, Graph
-from seq2slate.serving.onnx_network import onnx_model
-from seq2slate.serving.onnx_ranker import FEATURES_NOTE, ITEM_CODES, WEIGHTS_NOTE, OnnxRanker
+from seq2slate.model.slate_model import SlateModel
 from tests.checks import check_ranker, mixed_lists
 from tests.reference_network import VARIANTS, randomise
 from tests.served_models import lists_for, model_for
@@ -37,11 +38,11 @@ FEW = np.array([1, 2, 3, 20, 30, 200] * 5)
 """Lengths to compare on, where the thousand of a real export would take too long."""
 
 
-def exported(model: Seq2Slate) -> OnnxRanker:
+def exported(model: SlateModel) -> OnnxRanker:
     return OnnxRanker(content_of(model))
 
 
-def content_of(model: Seq2Slate) -> bytes:
+def content_of(model: SlateModel) -> bytes:
     return onnx_model(model, {FEATURES_NOTE: model.transform.to_json(), WEIGHTS_NOTE: "none"})
 
 
@@ -90,7 +91,7 @@ def test_padding_may_hold_anything(variant: str) -> None:
 def test_every_scaling_is_in_the_file(scaling: Any) -> None:
     lists = lists_for("paper")
     plain = model_for("paper", lists)
-    model = Seq2Slate(FeatureTransform.fit(lists, scaling=scaling), plain.network)
+    model = SlateModel(FeatureTransform.fit(lists, scaling=scaling), plain.network)
     assert (exported(model).rank(lists.batch()) == model.rank(lists.batch())).all()
 
 
@@ -172,9 +173,9 @@ def test_slates_that_differ_in_ties_pass_and_are_counted(variant: str) -> None:
 # The file
 
 
-def saved_model(folder: Path, config: NetworkConfig | None = None) -> Seq2Slate:
+def saved_model(folder: Path, config: NetworkConfig | None = None) -> SlateModel:
     lists = mixed_lists(0)
-    model = Seq2Slate.create(lists, config or NetworkConfig(hidden=8, base_prior=True, resemblance=True))
+    model = SlateModel.create(lists, config or NetworkConfig(hidden=8, base_prior=True, resemblance=True))
     randomise(model.network, 0)
     model.save(folder)
     return model
@@ -205,7 +206,11 @@ def test_nothing_is_written_when_the_slates_differ(tmp_path: Path, monkeypatch: 
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("seq2slate.serving.export", "seq2slate.serving.onnx_network", "seq2slate.serving.graph"):
+    for name in (
+        "seq2slate.model.backends.onnx_export",
+        "seq2slate.model.backends.onnx_network",
+        "seq2slate.model.backends.onnx_graph",
+    ):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "onnx", None)
     result = CliRunner().invoke(app, ["export", str(tmp_path)])
@@ -249,7 +254,7 @@ def test_an_exported_model_does_not_need_pytorch(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(content_of(model_for("paper", lists)))
     program = (
         "import sys, numpy as np; from seq2slate import ItemLists;"
-        "from seq2slate.serving.onnx_ranker import OnnxRanker;"
+        "from seq2slate.model.backends.onnx_ranker import OnnxRanker;"
         "ranker = OnnxRanker(sys.argv[1]); print(ranker.rank(ItemLists(np.eye(4), [0, 4]).batch(), 2).shape);"
         "print('torch' in sys.modules)"
     )

@@ -14,7 +14,7 @@ import torch
 from seq2slate.data.lists import ItemLists
 from seq2slate.errors import DataError, UsageError
 from seq2slate.model.network import NetworkConfig
-from seq2slate.model.seq2slate import Seq2Slate
+from seq2slate.model.slate_model import SlateModel
 from seq2slate.training.config import PRESETS, TrainingConfig
 from seq2slate.training.fit import TrainingStoppedError, fit
 from seq2slate.training.objectives import Objective, ObjectiveConfig
@@ -37,7 +37,7 @@ def clicked_lists(n_lists: int, seed: int = 0) -> ItemLists:
 TRAIN, VALID = clicked_lists(160, seed=1), clicked_lists(60, seed=2)
 
 
-def weights(model: Seq2Slate) -> dict[str, list[float]]:
+def weights(model: SlateModel) -> dict[str, list[float]]:
     return {name: tensor.tolist() for name, tensor in model.network.state_dict().items()}
 
 
@@ -46,7 +46,7 @@ def weights(model: Seq2Slate) -> dict[str, list[float]]:
 def test_every_policy_learns_what_is_clicked(policy: str, decoder: str) -> None:
     objective = ObjectiveConfig(policy=policy, credit="to_go")  # type: ignore[arg-type]
     config = TrainingConfig(objective, epochs=12, batch_size=16, learning_rate=1e-2, l2=0, patience=12)
-    model = Seq2Slate.create(TRAIN, replace(SMALL, decoder=decoder, dropout=0))
+    model = SlateModel.create(TRAIN, replace(SMALL, decoder=decoder, dropout=0))
     history = fit(model, TRAIN, VALID, config, quiet=True)
     assert history.best > 0.9
     assert len(history.epochs) == 12
@@ -55,14 +55,14 @@ def test_every_policy_learns_what_is_clicked(policy: str, decoder: str) -> None:
 @pytest.mark.parametrize("loss", ["hinge", "smooth-hinge", "list-net", "pairwise-logistic", "approximate-ndcg"])
 def test_every_loss_learns_what_is_clicked(loss: str) -> None:
     config = TrainingConfig(ObjectiveConfig("greedy", loss), epochs=12, batch_size=16, learning_rate=1e-2, patience=12)
-    model = Seq2Slate.create(TRAIN, replace(SMALL, dropout=0))
+    model = SlateModel.create(TRAIN, replace(SMALL, dropout=0))
     assert fit(model, TRAIN, VALID, config, quiet=True).best > 0.85
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_does_not() -> None:
     runs = []
     for seed in (4, 4, 5):
-        model = Seq2Slate.create(TRAIN, SMALL, seed=1)
+        model = SlateModel.create(TRAIN, SMALL, seed=1)
         fit(model, TRAIN, VALID, replace(QUICK, seed=seed), quiet=True)
         runs.append(weights(model))
     assert runs[0] == runs[1] != runs[2]
@@ -71,7 +71,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_does_not() -> None:
 def test_the_best_epoch_is_kept_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     values = iter([0.5, 0.9, 0.1, 0.2, 0.3])
     kept: list[dict[str, list[float]]] = []
-    model = Seq2Slate.create(TRAIN, SMALL)
+    model = SlateModel.create(TRAIN, SMALL)
 
     def validate(run: object) -> float:
         kept.append(weights(model))
@@ -88,9 +88,9 @@ def test_the_best_epoch_is_kept_not_the_last(monkeypatch: pytest.MonkeyPatch) ->
 def test_an_interrupted_run_resumes_to_the_same_weights(
     network: NetworkConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    straight = Seq2Slate.create(TRAIN, network)
+    straight = SlateModel.create(TRAIN, network)
     fit(straight, TRAIN, VALID, QUICK, quiet=True)
-    model, folder = Seq2Slate.create(TRAIN, network), tmp_path / "checkpoints"
+    model, folder = SlateModel.create(TRAIN, network), tmp_path / "checkpoints"
     calls, step = 0, Objective.__call__
 
     def press_ctrl_c(self: Objective, *arguments: object) -> object:
@@ -104,7 +104,7 @@ def test_an_interrupted_run_resumes_to_the_same_weights(
     for resume in (False, True):
         with pytest.raises(TrainingStoppedError, match="--resume"):
             fit(model, TRAIN, VALID, QUICK, checkpoints=folder, resume=resume, quiet=True)
-        model = Seq2Slate.create(TRAIN, network)  # as in a new process
+        model = SlateModel.create(TRAIN, network)  # as in a new process
     with pytest.raises(UsageError, match="resume it"):
         fit(model, TRAIN, VALID, QUICK, checkpoints=folder, quiet=True)
     fit(model, TRAIN, VALID, QUICK, checkpoints=folder, resume=True, quiet=True)
@@ -120,7 +120,7 @@ def test_a_run_is_not_resumed_with_other_lists_or_options(tmp_path: Path, monkey
         return step(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Objective, "__call__", press_ctrl_c)
-    model = Seq2Slate.create(TRAIN, SMALL)
+    model = SlateModel.create(TRAIN, SMALL)
     with pytest.raises(TrainingStoppedError):
         fit(model, TRAIN, VALID, QUICK, checkpoints=tmp_path, quiet=True)
     for lists, config in ((TRAIN[:100], QUICK), (TRAIN, replace(QUICK, learning_rate=1e-4))):
@@ -131,7 +131,7 @@ def test_a_run_is_not_resumed_with_other_lists_or_options(tmp_path: Path, monkey
 
 
 def test_a_loss_that_is_not_a_number_names_the_lists() -> None:
-    model = Seq2Slate.create(TRAIN, SMALL)
+    model = SlateModel.create(TRAIN, SMALL)
     with torch.no_grad():
         model.network.w_enc.fill_(torch.nan)
     with pytest.raises(TrainingStoppedError, match=r"is nan at step 0, in a batch with the lists [0-9]+"):
@@ -139,7 +139,7 @@ def test_a_loss_that_is_not_a_number_names_the_lists() -> None:
 
 
 def test_lists_that_teach_nothing_are_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = Seq2Slate.create(TRAIN, SMALL)
+    model = SlateModel.create(TRAIN, SMALL)
     with pytest.raises(DataError, match="nothing to learn from"):
         fit(model, replace(TRAIN, labels=np.zeros(TRAIN.n_items, np.float32)), VALID, QUICK, quiet=True)
     with pytest.raises(DataError, match="training lists have no labels"):
@@ -150,7 +150,7 @@ def test_lists_that_teach_nothing_are_said_to(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_long_lists_may_be_sampled_down() -> None:
-    model = Seq2Slate.create(TRAIN, SMALL)
+    model = SlateModel.create(TRAIN, SMALL)
     history = fit(model, TRAIN, VALID, replace(QUICK, max_items=4), quiet=True)
     assert len(history.epochs) == 3
 
@@ -217,7 +217,7 @@ def test_a_run_that_could_not_be_saved_is_not_lost(tmp_path: Path, monkeypatch: 
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Seq2Slate, "save", disk_full)
+        patched.setattr(SlateModel, "save", disk_full)
         with pytest.raises(OSError, match="No space"):
             train_model(TRAIN, VALID, Choices(epochs=1), out=tmp_path / "model", quiet=True)
     monkeypatch.setattr(Objective, "__call__", lambda *_: pytest.fail("an epoch was run again"))
@@ -228,7 +228,7 @@ def test_a_run_that_could_not_be_saved_is_not_lost(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(("policy", "aim"), [("greedy", "loss"), ("reinforce", "reward")])
 def test_every_epoch_has_a_line(policy: Any, aim: str, capsys: pytest.CaptureFixture[str]) -> None:
     config = replace(QUICK, objective=ObjectiveConfig(policy), measure="MRR")
-    history = fit(Seq2Slate.create(TRAIN, SMALL), TRAIN, VALID, config)
+    history = fit(SlateModel.create(TRAIN, SMALL), TRAIN, VALID, config)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == len(history.epochs) == 3
     for number, (line, epoch) in enumerate(zip(lines, history.epochs, strict=True), start=1):
@@ -240,7 +240,8 @@ def test_the_learning_rate_warms_up_decays_and_falls_to_nothing() -> None:
     useful = sum(len(one.features) > 1 for one in TRAIN)
     steps = 3 * -(-useful // 16)
     rates = [
-        epoch["learning_rate"] for epoch in fit(Seq2Slate.create(TRAIN, SMALL), TRAIN, VALID, config, quiet=True).epochs
+        epoch["learning_rate"]
+        for epoch in fit(SlateModel.create(TRAIN, SMALL), TRAIN, VALID, config, quiet=True).epochs
     ]
     expected = [
         0.5 * min(1, (at + 1) / 4) * 0.5 ** (at // 10) * (1 - at / steps)
@@ -252,7 +253,7 @@ def test_the_learning_rate_warms_up_decays_and_falls_to_nothing() -> None:
 
 def test_the_learning_rate_falls_to_nothing_when_long_lists_make_more_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("seq2slate.data.batching.MAX_PAIRS", 100)  # one or two lists of 8 items in a batch
-    history = fit(Seq2Slate.create(TRAIN, SMALL), TRAIN, VALID, replace(QUICK, anneal=True), quiet=True)
+    history = fit(SlateModel.create(TRAIN, SMALL), TRAIN, VALID, replace(QUICK, anneal=True), quiet=True)
     rates = [epoch["learning_rate"] / QUICK.learning_rate for epoch in history.epochs]
     assert rates == pytest.approx([2 / 3, 1 / 3, 0])
 
@@ -269,11 +270,11 @@ def test_gradients_are_clipped_and_weights_are_penalised(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(torch.optim.Adam, "step", note_norm)
     config = replace(QUICK, epochs=1, clip_norm=0.01, l2=0.25)
-    fit(Seq2Slate.create(TRAIN, SMALL), TRAIN, VALID, config, quiet=True)
+    fit(SlateModel.create(TRAIN, SMALL), TRAIN, VALID, config, quiet=True)
     assert norms == pytest.approx([0.01] * len(norms), rel=1e-3)
 
 
 def test_tensorboard_gets_its_scalars(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
-    fit(Seq2Slate.create(TRAIN, SMALL), TRAIN, VALID, replace(QUICK, epochs=1), tensorboard=tmp_path, quiet=True)
+    fit(SlateModel.create(TRAIN, SMALL), TRAIN, VALID, replace(QUICK, epochs=1), tensorboard=tmp_path, quiet=True)
     assert any("tfevents" in name for name in os.listdir(tmp_path))

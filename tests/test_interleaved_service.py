@@ -6,17 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seq2slate.data.clicks import make_user
 from seq2slate.data.lists import ItemLists
-from seq2slate.data.synthetic import generate
 from seq2slate.errors import DataError
-from seq2slate.serving.analysis import analyse
-from seq2slate.serving.experiment import INTERLEAVED, read_experiment
-from seq2slate.serving.interleaving import log_propensities
-from seq2slate.serving.log.store import LoggedImpression, open_store
-from seq2slate.serving.preference import preference
-from seq2slate.serving.runtime import Runtime
+from seq2slate.experiments.analysis import analyse
+from seq2slate.experiments.assignment import INTERLEAVED, read_experiment
+from seq2slate.experiments.interleaving import log_propensities
+from seq2slate.experiments.preference import preference
+from seq2slate.log.store import LoggedImpression, open_store
+from seq2slate.model.backends.runtime import Runtime
 from seq2slate.serving.traffic import Traffic, send_traffic
+from seq2slate.simulation.click_models import click_model
+from seq2slate.simulation.synthetic import make_synthetic_lists
 from tests.services import N_FEATURES, Service, request, save_model
 from tests.test_cli import seq2slate
 
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def lists() -> ItemLists:
-    return generate(60, items=9, features=N_FEATURES, seed=5)
+    return make_synthetic_lists(60, items=9, features=N_FEATURES, seed=5)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def visited(folder: Path, lists: ItemLists) -> tuple[Traffic, list[LoggedImpress
     """What visitors of the service counted, and what its log has."""
     log = str(folder / "log.db")
     with Service("--experiment", folder / "pair.toml", "--log", log, "--deadline-ms", 5000) as service:
-        user = make_user("diverse", relevant_from=1)
+        user = click_model("diverse", relevant_from=1)
         traffic = send_traffic(service.url, lists, user, requests=300, units=40, k=K, concurrency=3, quiet=True)
         bad = service.client.post("/v1/rerank", json=request("somebody", k=3) | {"items": [{"id": "x"}, {"id": "y"}]})
         assert bad.json() | {"slate_id": ""} == {

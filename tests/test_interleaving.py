@@ -13,8 +13,8 @@ from scipy import stats
 
 from benchmarks.experiment import Audience, Visits, interleaved, study_interleaving
 from seq2slate.errors import UsageError
-from seq2slate.serving.interleaving import Team, credit, interleave, log_propensities
-from seq2slate.serving.preference import preference
+from seq2slate.experiments.interleaving import Team, credit, interleave, log_propensities
+from seq2slate.experiments.preference import preference
 
 ITEMS = list("abcdefg")
 

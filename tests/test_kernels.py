@@ -13,8 +13,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from seq2slate.model import native
-from seq2slate.model.kernels import Decoding, Kernels, LstmWeights, NativeKernels, Rows, available_kernels, kernels_for
+from seq2slate.model.backends import native
+from seq2slate.model.backends.kernels import (
+    Decoding,
+    Kernels,
+    LstmWeights,
+    NativeKernels,
+    Rows,
+    available_kernels,
+    kernels_for,
+)
 
 WIDTHS = (1, 2, 5, 16, 63, 64, 70, 128, 131)
 """Units: odd and even, whole blocks of 64 and of 16 and not."""
@@ -271,7 +279,7 @@ def test_double_precision_is_for_torch() -> None:
 
 
 def test_native_kernels_can_be_turned_off() -> None:
-    code = "from seq2slate.model.kernels import available_kernels; print(*available_kernels())"
+    code = "from seq2slate.model.backends.kernels import available_kernels; print(*available_kernels())"
     result = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"SEQ2SLATE_NATIVE": "0"},

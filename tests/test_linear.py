@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-from seq2slate.baselines.cross_fit import cross_fit
 from seq2slate.baselines.linear import RidgeRanker
+from seq2slate.baselines.out_of_fold import order_out_of_fold
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import Batch, IntArray, ItemLists
 from seq2slate.data.ranker import slates_from_scores
@@ -44,7 +44,7 @@ class Memory:
 
 def test_no_list_is_ordered_by_a_ranker_that_saw_it() -> None:
     lists = random_lists()
-    ordered = cross_fit(Memory, lists, folds=3)
+    ordered = order_out_of_fold(Memory, lists, folds=3)
     assert ordered.list_ids.to_pylist() == lists.list_ids.to_pylist()
     np.testing.assert_array_equal(ordered.features, lists.features)
     np.testing.assert_array_equal(ordered.labels, lists.labels)
@@ -58,7 +58,7 @@ def test_every_fold_learns_from_all_the_others() -> None:
         fitted.append(Memory(rest))
         return fitted[-1]
 
-    cross_fit(fit, lists, folds=5)
+    order_out_of_fold(fit, lists, folds=5)
     assert [len(ranker.seen) for ranker in fitted] == [8] * 5
     with pytest.raises(UsageError, match="2 to 10 folds"):
-        cross_fit(Memory, lists, folds=11)
+        order_out_of_fold(Memory, lists, folds=11)

@@ -182,7 +182,7 @@ def test_a_large_column_that_all_items_share_does_not_cost_the_distances_their_d
     sizes = InputSizes(3, {}, 1, {})
     network = slow.random_network(sizes, NetworkConfig(hidden=4, resemblance=True), seed=0)
     assert network.resemblance is not None
-    network.resemblance.bends.fill_(2.0 / slow.STRETCH)
+    network.resemblance.bends.fill_(2.0 / slow.PARAM_SCALE)
     inputs = slow.random_inputs(sizes, [8], seed=1)
     inputs.context.fill_(10.0)
     slates = slow.random_slates([8], 8, seed=2)
@@ -261,7 +261,7 @@ def test_a_fresh_network_starts_in_its_range_and_with_the_base_order() -> None:
     network.reset_parameters(torch.Generator().manual_seed(0))
     for name, weight in network.named_parameters():
         if name == "prior":
-            torch.testing.assert_close(weight.detach() * slow.STRETCH, -torch.log1p(torch.arange(64)))
+            torch.testing.assert_close(weight.detach() * slow.PARAM_SCALE, -torch.log1p(torch.arange(64)))
         else:
             assert 0.03 < weight.abs().max() <= 0.05, name
     again = SlateNetwork(RICH, network.config)

@@ -14,7 +14,7 @@ from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import Ranker, rank_lists
 from seq2slate.errors import DataError, UsageError
 from seq2slate.metrics import ndcg
-from seq2slate.model.saving import load_saved
+from seq2slate.saving import load_saved
 from seq2slate.training.fit import TrainingStoppedError
 from tests.checks import check_ranker, mixed_lists
 

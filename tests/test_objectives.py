@@ -154,11 +154,11 @@ def test_the_estimator_adds_up_to_the_exact_gradient(
 
 
 @pytest.mark.parametrize("credit", ["total", "to_go"])
-@pytest.mark.parametrize("score_term", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("policy_gradient_weight", [0.0, 0.5, 2.0])
 def test_another_weight_of_the_score_term_is_another_gradient(
-    credit: objectives.Credit, score_term: float, monkeypatch: pytest.MonkeyPatch
+    credit: objectives.Credit, policy_gradient_weight: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = ObjectiveConfig(policy="sampling", credit=credit, score_term=score_term)
+    config = ObjectiveConfig(policy="sampling", credit=credit, policy_gradient_weight=policy_gradient_weight)
     found = enumerated_gradient(config, CLICKS, [0.0] * 4, monkeypatch)
     assert relative_gap(found, exact_gradient(ObjectiveConfig(policy="sampling"), CLICKS)) > 0.01
 
@@ -209,7 +209,7 @@ def test_sampled_gradients_have_the_exact_mean(
 @pytest.mark.parametrize("credit", ["total", "to_go"])
 def test_sampled_gradients_without_the_score_term_do_not(credit: objectives.Credit) -> None:
     expected = flat(exact_gradient(ObjectiveConfig(policy="sampling"), CLICKS))
-    config = ObjectiveConfig(policy="sampling", credit=credit, score_term=0.0)
+    config = ObjectiveConfig(policy="sampling", credit=credit, policy_gradient_weight=0.0)
     assert chi_square_per_weight(sampled_gradients(config, 0.0), expected) > 40
 
 

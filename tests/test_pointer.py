@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from seq2slate.model import kernels
-from seq2slate.model.kernels import Rows, available_kernels
+from seq2slate.model.backends import kernels
+from seq2slate.model.backends.kernels import Rows, available_kernels
 from seq2slate.model.pointer import Keys, pointer_scores
 
 N_LISTS, N_ITEMS, N_STEPS, WIDTH = 3, 20, 10, 128

@@ -10,16 +10,16 @@ import pytest
 
 from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
 from seq2slate.baselines.order import BaseOrder, RandomOrder
-from seq2slate.data.clicks import USERS, make_user
 from seq2slate.data.lists import Batch, IntArray, ItemLists
 from seq2slate.data.ranker import Ranker, slates_from_scores
+from seq2slate.simulation.click_models import USERS, click_model
 from tests.checks import check_ranker, mixed_lists
 
 
 def rankers() -> dict[str, Ranker]:
     found: dict[str, Ranker] = {"base": BaseOrder(), "random": RandomOrder(seed=3)}
     for name in USERS:
-        user = make_user(name)
+        user = click_model(name)
         found[f"logged {name}"] = LoggedCeiling(user, repeats=40)
         found[f"shown {name}"] = ShownCeiling(user, k=4, exact_slates=60)
         found[f"shown {name}, sampled states"] = ShownCeiling(user, k=6, states=4, beam=3, exact_slates=1)
@@ -32,7 +32,7 @@ def test_battery(name: str) -> None:
 
 
 def test_battery_takes_the_default_ceiling() -> None:
-    check_ranker(ShownCeiling(make_user("diverse")), mixed_lists(seed=2))
+    check_ranker(ShownCeiling(click_model("diverse")), mixed_lists(seed=2))
 
 
 # The random order

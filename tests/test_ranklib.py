@@ -15,7 +15,7 @@ from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import Ranker
 from seq2slate.errors import DataError, UsageError
-from seq2slate.model.saving import load_saved
+from seq2slate.saving import load_saved
 from tests.checks import check_ranker, mixed_lists
 
 STAND_IN = """

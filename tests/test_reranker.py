@@ -12,24 +12,24 @@ import numpy as np
 import pytest
 
 from seq2slate.data.lists import ItemLists
+from seq2slate.experiments.assignment import Arm, Experiment
+from seq2slate.log.store import open_store
+from seq2slate.model.backends.runtime import Runtime
 from seq2slate.model.network import NetworkConfig
-from seq2slate.model.seq2slate import Seq2Slate
+from seq2slate.model.slate_model import SlateModel
+from seq2slate.serving.app import create_app
 from seq2slate.serving.deployment import Deployment, ServedModel, load_deployment
-from seq2slate.serving.experiment import Arm, Experiment
-from seq2slate.serving.log.store import open_store
 from seq2slate.serving.messages import Decoder, RerankAnswer, RerankRequest, candidates_of
 from seq2slate.serving.monitoring import Monitor
-from seq2slate.serving.reranker import Patience, Reranker
-from seq2slate.serving.runtime import Runtime
-from seq2slate.serving.service import create_app
+from seq2slate.serving.service import RerankService, Timeouts
 from tests.services import save_model
 
 
-def reranker(folder: Path, load: Callable[[], Deployment], **patience: Any) -> Reranker:
-    return Reranker(load, open_store(folder / "log.db"), Monitor(), Patience(**patience))
+def reranker(folder: Path, load: Callable[[], Deployment], **patience: Any) -> RerankService:
+    return RerankService(load, open_store(folder / "log.db"), Monitor(), Timeouts(**patience))
 
 
-async def rerank(service: Reranker, **body: Any) -> RerankAnswer:
+async def rerank(service: RerankService, **body: Any) -> RerankAnswer:
     message = Decoder(RerankRequest).decode(json.dumps(body).encode())
     return await service.rerank(message, candidates_of(message, most=1000))
 
@@ -42,7 +42,7 @@ def with_columns() -> Deployment:
         categorical={"brand": ["x", "y"] * 10},
         context={"hour": np.array([1.0, 2.0])},
     )
-    model = ServedModel(Runtime(Seq2Slate.create(lists, NetworkConfig(hidden=4))), "f")
+    model = ServedModel(Runtime(SlateModel.create(lists, NetworkConfig(hidden=4))), "f")
     return Deployment(Experiment("e", (Arm("control", model="base"), Arm("treated"))), {"treated": model})
 
 

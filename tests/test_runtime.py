@@ -14,13 +14,13 @@ from seq2slate.data.features import FeatureTransform, Scaling
 from seq2slate.data.lists import FloatArray, IntArray, ItemLists
 from seq2slate.data.ranker import Ranker
 from seq2slate.errors import DataError, UsageError
+from seq2slate.model.backends import onnx_export as export
+from seq2slate.model.backends import runtime as runtime_module
+from seq2slate.model.backends.runtime import Runtime
 from seq2slate.model.decoding import choice_log_probabilities
 from seq2slate.model.network import NetworkConfig
-from seq2slate.model.seq2slate import Seq2Slate
-from seq2slate.serving import export
-from seq2slate.serving import runtime as runtime_module
+from seq2slate.model.slate_model import SlateModel
 from seq2slate.serving.deployment import load_deployment
-from seq2slate.serving.runtime import Runtime
 from tests import reference_network as slow
 from tests.checks import check_ranker, mixed_lists
 from tests.reference_network import KERNELS, VARIANTS, randomise, use_kernels
@@ -98,7 +98,7 @@ def test_log_probabilities_equal_the_reference(variant: str) -> None:
 def test_any_width_and_any_steepness_of_the_pointer(hidden: int, columns: int, steepness: float) -> None:
     rng = np.random.default_rng(hidden)
     lists = ItemLists(rng.normal(size=(60, columns)), [0, 20, 60])
-    model = Seq2Slate.create(lists, NetworkConfig(hidden=hidden, base_prior=True))
+    model = SlateModel.create(lists, NetworkConfig(hidden=hidden, base_prior=True))
     randomise(model.network, 0, 0.1)
     with torch.no_grad():
         model.network.w_enc.mul_(steepness)  # beyond where e^2x would overflow, if it were not limited
@@ -117,7 +117,7 @@ def test_raw_columns_are_scaled_as_in_training(scaling: Scaling, resemblance: bo
     features = rng.normal(size=(90, 5)) * [1, 1e-3, 4, 1, 0]  # the last column is constant
     lists = ItemLists(features, [0, 20, 90])
     config = NetworkConfig(hidden=16, resemblance=resemblance, base_prior=resemblance)
-    model = Seq2Slate(FeatureTransform.fit(lists, scaling=scaling), Seq2Slate.create(lists, config).network)
+    model = SlateModel(FeatureTransform.fit(lists, scaling=scaling), SlateModel.create(lists, config).network)
     randomise(model.network, 0, 0.1)
     runtime = Runtime(model)
     features[3, :2], features[30, 4] = (3e38, -3e38) if scaling != "none" else (50, -50), 7.0  # as no training list had
@@ -143,7 +143,7 @@ def test_a_drawn_slate_is_the_model_s_with_the_propensities_of_the_draw(variant:
 
 def test_draws_are_as_frequent_as_their_propensities_say() -> None:
     lists = ItemLists(np.random.default_rng(0).normal(size=(4, 3)), [0, 4])
-    model = Seq2Slate.create(lists, NetworkConfig(hidden=8))
+    model = SlateModel.create(lists, NetworkConfig(hidden=8))
     randomise(model.network, 0)
     runtime, generator, n_draws = Runtime(model), torch.Generator().manual_seed(0), 4000
     drawn = [runtime.slate(lists.features, 2, generator=generator, temperature=2.0) for _ in range(n_draws)]
@@ -269,11 +269,11 @@ def test_weights_that_are_no_numbers_are_an_error_and_not_a_slate(draw: bool) ->
 @pytest.mark.parametrize("value", [300.0, 1e20, 3e38])
 def test_features_that_are_too_large_to_compare_are_an_error_and_not_a_slate(value: float) -> None:
     lists = ItemLists(np.random.default_rng(0).normal(size=(12, 4)), [0, 12])
-    network = Seq2Slate.create(lists, NetworkConfig(hidden=8, resemblance=True)).network
+    network = SlateModel.create(lists, NetworkConfig(hidden=8, resemblance=True)).network
     features = lists.features.copy()
     features[5, 2] = value
     with pytest.raises(ArithmeticError, match="infinite or no number"):
-        Runtime(Seq2Slate(FeatureTransform.fit(lists, scaling="none"), network)).slate(features)
+        Runtime(SlateModel(FeatureTransform.fit(lists, scaling="none"), network)).slate(features)
 
 
 @pytest.mark.parametrize(

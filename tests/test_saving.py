@@ -10,9 +10,9 @@ import pytest
 from seq2slate.baselines.linear import RidgeRanker
 from seq2slate.baselines.loading import LEARNERS, fit_ranker, load_ranker, parse_ranker, parse_rankers
 from seq2slate.data.lists import ItemLists
-from seq2slate.data.synthetic import generate
 from seq2slate.errors import DataError, UsageError
-from seq2slate.model.saving import FORMAT
+from seq2slate.saving import FORMAT
+from seq2slate.simulation.synthetic import make_synthetic_lists
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_name_is_taken_from_the_text_or_the_folder(folder: Path) -> None:
 def test_every_learner_is_fitted_saved_and_opened_by_its_name(kind: str, tmp_path: Path) -> None:
     if kind in ("mart", "lambdamart", "random-forest"):
         pytest.importorskip("lightgbm", reason="LightGBM is not installed")
-    lists = generate(40, items=8, features=6, seed=0)
+    lists = make_synthetic_lists(40, items=8, features=6, seed=0)
     ranker = fit_ranker(kind, lists, lists, seed=1)
     ranker.save(tmp_path / kind)
     np.testing.assert_array_equal(load_ranker(tmp_path / kind).rank(lists.batch()), ranker.rank(lists.batch()))

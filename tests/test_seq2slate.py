@@ -14,8 +14,8 @@ from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import Ranker, rank_lists
 from seq2slate.errors import DataError
 from seq2slate.model.network import NetworkConfig
-from seq2slate.model.saving import FORMAT, load_saved
-from seq2slate.model.seq2slate import KIND, Seq2Slate
+from seq2slate.model.slate_model import KIND, SlateModel
+from seq2slate.saving import FORMAT, load_saved
 from tests.checks import check_ranker, mixed_lists
 from tests.reference_network import KERNELS, VARIANTS, randomise, use_kernels
 
@@ -34,9 +34,9 @@ def lists_with_columns(seed: int = 0) -> ItemLists:
     )
 
 
-def model_of(lists: ItemLists, config: NetworkConfig | None = None, seed: int = 0) -> Seq2Slate:
+def model_of(lists: ItemLists, config: NetworkConfig | None = None, seed: int = 0) -> SlateModel:
     """Return a model whose weights are large enough that items differ."""
-    model = Seq2Slate.create(lists, NetworkConfig(hidden=8) if config is None else config)
+    model = SlateModel.create(lists, NetworkConfig(hidden=8) if config is None else config)
     randomise(model.network, seed)
     return model
 
@@ -49,9 +49,9 @@ def test_battery(variant: str, kernels: str, tmp_path: Path, monkeypatch: pytest
     use_kernels(kernels, monkeypatch)
 
     def save_load(ranker: Ranker) -> Ranker:
-        assert isinstance(ranker, Seq2Slate)
+        assert isinstance(ranker, SlateModel)
         ranker.save(tmp_path / "model")
-        return Seq2Slate.from_saved(load_saved(tmp_path / "model"))
+        return SlateModel.from_saved(load_saved(tmp_path / "model"))
 
     lists = lists_with_columns()
     check_ranker(model_of(lists, VARIANTS[variant][1]), lists, save_load=save_load)
@@ -105,14 +105,14 @@ def test_ranking_in_batches_is_ranking_at_once() -> None:
 def test_the_seed_decides_the_weights() -> None:
     lists = lists_with_columns()
     config = NetworkConfig(hidden=4)
-    first, again, other = (Seq2Slate.create(lists, config, seed=seed).network.w_enc for seed in (0, 0, 1))
+    first, again, other = (SlateModel.create(lists, config, seed=seed).network.w_enc for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
 def test_columns_may_be_chosen_by_name() -> None:
     lists = lists_with_columns()
-    model = Seq2Slate.create(lists, NetworkConfig(hidden=4), categorical=[], context=["hour"])
+    model = SlateModel.create(lists, NetworkConfig(hidden=4), categorical=[], context=["hour"])
     assert asdict(model.network.sizes) == {"dense": 4, "categorical": {}, "context": 1, "context_categorical": {}}
 
 
@@ -124,7 +124,7 @@ def test_dropout_is_for_training_alone() -> None:
     assert torch.equal(scores, model.decode(lists).scores)
     model.network.train()
     assert not torch.equal(scores, model.decode(lists).scores)
-    assert not Seq2Slate(model.transform, model.network).network.training
+    assert not SlateModel(model.transform, model.network).network.training
 
 
 def test_other_columns_are_refused_by_name() -> None:
@@ -144,7 +144,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_saved_model_is_the_same_to_the_last_bit(folder: Path) -> None:
     lists = lists_with_columns()
-    model, opened = model_of(lists), Seq2Slate.from_saved(load_saved(folder))
+    model, opened = model_of(lists), SlateModel.from_saved(load_saved(folder))
     assert opened.network.config == model.network.config
     for (name, weight), (other, found) in zip(
         model.network.state_dict().items(), opened.network.state_dict().items(), strict=True
@@ -164,7 +164,7 @@ def test_the_folder_has_no_pickle(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
     for module, name in ((pickle, "load"), (pickle, "loads"), (pickle, "Unpickler"), (torch, "load")):
         monkeypatch.setattr(module, name, refuse)
-    Seq2Slate.from_saved(load_saved(folder)).rank(lists_with_columns().batch())
+    SlateModel.from_saved(load_saved(folder)).rank(lists_with_columns().batch())
 
 
 def test_a_newer_folder_is_refused_with_its_version(folder: Path) -> None:
@@ -185,7 +185,7 @@ def test_files_that_do_not_belong_together_are_refused(folder: Path) -> None:
         replace(saved, config={"network": network | {"from_the_future": 1}}),
     ):
         with pytest.raises(DataError, match="do not belong together"):
-            Seq2Slate.from_saved(damaged)
+            SlateModel.from_saved(damaged)
 
 
 def test_weights_that_are_not_numbers_are_not_served(tmp_path: Path) -> None:
@@ -194,4 +194,4 @@ def test_weights_that_are_not_numbers_are_not_served(tmp_path: Path) -> None:
         model.network.w_enc[0, 0] = torch.nan
     model.save(tmp_path / "model")
     with pytest.raises(DataError, match="'w_enc' of this model are not all finite"):
-        Seq2Slate.from_saved(load_saved(tmp_path / "model"))
+        SlateModel.from_saved(load_saved(tmp_path / "model"))

@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 
 from seq2slate.data.lists import ItemLists
-from seq2slate.serving.experiment import Experiment, read_experiment
+from seq2slate.experiments.assignment import Experiment, read_experiment
+from seq2slate.log.store import LoggedImpression, open_store
 from seq2slate.serving.keys import add_key
-from seq2slate.serving.log.store import LoggedImpression, open_store
 from tests.services import N_FEATURES, Service, request, save_model
 from tests.test_store import recounted
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from seq2slate.serving.log.store import open_store
+from seq2slate.log.store import open_store
 from tests.logs import fresh_database
 from tests.services import N_FEATURES, Service, request, save_model
 from tests.test_store import recounted

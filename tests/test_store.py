@@ -27,15 +27,15 @@ from hypothesis import strategies as st
 
 from seq2slate.data.files import read
 from seq2slate.errors import DataError, UsageError
-from seq2slate.serving.log import schema, writer, writing
-from seq2slate.serving.log import sqlite as sqlite_log
-from seq2slate.serving.log.backend import BadRowError, ConflictError
-from seq2slate.serving.log.counts import ArmCounts, DraftCounts, PositionCounts
-from seq2slate.serving.log.export import export, parse_time
-from seq2slate.serving.log.impression import Draft, LoggedImpression, to_row
-from seq2slate.serving.log.reading import Range
-from seq2slate.serving.log.sqlite import SqliteBackend, _Checkpointer
-from seq2slate.serving.log.store import ClickOutcome, Impression, Store, StoreBusyError, StoreError, open_store
+from seq2slate.log import schema, writer, writing
+from seq2slate.log import sqlite as sqlite_log
+from seq2slate.log.backend import BadRowError, ConflictError
+from seq2slate.log.counts import ArmCounts, DraftCounts, PositionCounts
+from seq2slate.log.export import export, parse_time
+from seq2slate.log.impressions import Draft, LoggedImpression, to_row
+from seq2slate.log.reading import Range
+from seq2slate.log.sqlite import SqliteBackend, _Checkpointer
+from seq2slate.log.store import ClickOutcome, Impression, Store, StoreBusyError, StoreError, open_store
 from tests.logs import fresh_database, impression
 from tests.memory import measured_memory
 from tests.test_cli import seq2slate
@@ -373,7 +373,7 @@ def test_a_server_that_restarts_is_found_again(postgres_server: Any) -> None:
 
 
 def test_a_commit_waits_for_the_disk_of_the_server(postgres_server: Any) -> None:
-    postgres = pytest.importorskip("seq2slate.serving.log.postgres")
+    postgres = pytest.importorskip("seq2slate.log.postgres")
     for setting, expected in {"off": "on", "remote_apply": "remote_apply"}.items():
         backend = postgres.PostgresBackend(f"{postgres_server.get_uri()}&options=-csynchronous_commit%3D{setting}")
         connection = backend.connect()

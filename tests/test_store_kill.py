@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from seq2slate.serving.log.store import open_store
+from seq2slate.log.store import open_store
 from tests.logs import fresh_database
 from tests.test_store import recounted
 

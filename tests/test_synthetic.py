@@ -11,23 +11,23 @@ import pytest
 from scipy import stats
 from scipy.spatial.distance import pdist, squareform
 
-from seq2slate.data import synthetic
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import ItemLists
-from seq2slate.data.synthetic import GRADE_SHARES, generate
 from seq2slate.errors import UsageError
+from seq2slate.simulation import synthetic
+from seq2slate.simulation.synthetic import GRADE_SHARES, make_synthetic_lists
 
 
 @cache
 def web30k_like() -> ItemLists:
     """About 44,000 items with every kind of column."""
-    return generate(400, seed=0)
+    return make_synthetic_lists(400, seed=0)
 
 
 @cache
 def many_lists() -> ItemLists:
     """Short and narrow lists, so that their number makes shares sharp."""
-    return generate(20_000, items=10, features=4, seed=1)
+    return make_synthetic_lists(20_000, items=10, features=4, seed=1)
 
 
 def topics_of(lists: ItemLists, seed: int) -> npt.NDArray[np.int64]:
@@ -69,7 +69,7 @@ def test_the_shape_is_that_of_web30k() -> None:
 
 
 def test_nothing_but_the_features_says_what_is_behind_them() -> None:
-    lists = generate(3, items=4, features=5, seed=0)
+    lists = make_synthetic_lists(3, items=4, features=5, seed=0)
     assert lists.feature_names == ("f1", "f2", "f3", "f4", "f5")
     assert not lists.categorical
     assert not lists.context
@@ -79,21 +79,21 @@ def test_nothing_but_the_features_says_what_is_behind_them() -> None:
 
 @pytest.mark.parametrize("mean", [1, 2, 3.5, 25, 110])
 def test_lengths_have_the_mean_that_was_asked_for(mean: float) -> None:
-    lengths = generate(2000, items=mean, features=4, seed=2).lengths
+    lengths = make_synthetic_lists(2000, items=mean, features=4, seed=2).lengths
     assert lengths.min() >= 1
     rounding_error = 0.5 / np.sqrt(len(lengths))  # the standard deviation of a rounding is at most 1/2
     assert lengths.mean() == pytest.approx(mean, rel=0.005, abs=4 * rounding_error * (mean > 1))
 
 
 def test_lengths_are_log_normal() -> None:
-    logs = np.log(generate(5000, features=4, seed=3).lengths)
+    logs = np.log(make_synthetic_lists(5000, features=4, seed=3).lengths)
     assert logs.std() == pytest.approx(synthetic.LENGTH_SIGMA, rel=0.03)
     assert abs(stats.skew(logs)) < 0.1
 
 
 @pytest.mark.parametrize("n_lists", [0, 1])
 def test_few_lists(n_lists: int) -> None:
-    lists = generate(n_lists, items=1, features=4, seed=0)
+    lists = make_synthetic_lists(n_lists, items=1, features=4, seed=0)
     assert len(lists) == n_lists
     assert lists.features.shape == (n_lists, 4)
 
@@ -104,27 +104,27 @@ def test_every_number_of_features_has_every_kind_of_column_that_matters(features
     assert place + view + junk + per_list + constant == features
     assert min(place - 1, view, junk) >= 1
     assert place >= view >= junk >= place - 2
-    assert generate(2, items=3, features=features, seed=0).n_features == features
+    assert make_synthetic_lists(2, items=3, features=features, seed=0).n_features == features
 
 
 # Repeatable
 
 
 def test_a_seed_gives_the_same_arrays_and_another_seed_others() -> None:
-    one, again, other = (generate(20, items=8, features=20, seed=seed) for seed in (5, 5, 6))
+    one, again, other = (make_synthetic_lists(20, items=8, features=20, seed=seed) for seed in (5, 5, 6))
     assert same_arrays(one, again)
     assert not np.isin(one.features[:, one.features.std(axis=0) > 10], other.features).any()
     assert not set(one.item_ids.to_pylist()) & set(other.item_ids.to_pylist())
 
 
 def test_the_size_of_the_blocks_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    at_once = generate(60, items=30, features=136, seed=7)
+    at_once = make_synthetic_lists(60, items=30, features=136, seed=7)
     monkeypatch.setattr(synthetic, "_BLOCK_CELLS", 136 * 50)
-    assert same_arrays(generate(60, items=30, features=136, seed=7), at_once)
+    assert same_arrays(make_synthetic_lists(60, items=30, features=136, seed=7), at_once)
 
 
 def test_columns_mean_the_same_for_every_seed() -> None:
-    a, b = (generate(300, items=50, features=34, seed=seed) for seed in (10, 11))
+    a, b = (make_synthetic_lists(300, items=50, features=34, seed=seed) for seed in (10, 11))
     varying = np.ptp(a.features, axis=0) > 0
     shown, shown_again = (
         np.corrcoef(np.log1p(np.abs(lists.features[:, varying])), probability_of(lists), rowvar=False)[-1, :-1]
@@ -160,7 +160,7 @@ def test_probabilities_are_calibrated() -> None:
 
 
 def test_a_list_is_relevant_by_topics() -> None:
-    lists = generate(400, items=60, features=4, seed=8)
+    lists = make_synthetic_lists(400, items=60, features=4, seed=8)
     group = lists.list_index * synthetic.TOPICS[1] + topics_of(lists, 8)
     utility = synthetic._draw_latent(lists.lengths, synthetic._Streams.from_seed(8)).utility
     counts = np.maximum(np.bincount(group), 1)
@@ -171,7 +171,7 @@ def test_a_list_is_relevant_by_topics() -> None:
 
 
 def test_features_predict_relevance_but_not_all_of_it() -> None:
-    train, test = (generate(300, items=50, seed=seed) for seed in (20, 21))
+    train, test = (make_synthetic_lists(300, items=50, seed=seed) for seed in (20, 21))
     transform = FeatureTransform.fit(train)
     x, x_test = (transform.apply(lists).dense.astype(np.float64) for lists in (train, test))
     weights = np.linalg.solve(x.T @ x + 10 * np.eye(x.shape[1]), x.T @ grades_of(train))
@@ -218,7 +218,7 @@ def test_topics_are_still_visible_after_normalisation() -> None:
 
 
 def test_few_features_show_topics_too() -> None:
-    lists = generate(60, items=60, features=4, seed=9)
+    lists = make_synthetic_lists(60, items=60, features=4, seed=9)
     within, between = same_topic_is_similar(lists, lists.features, seed=9)
     assert within > 0.8
     assert between < 0.5
@@ -281,4 +281,4 @@ def test_columns_of_lists_are_the_same_for_all_their_items() -> None:
 )
 def test_what_cannot_be_generated_is_refused(request_options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        generate(**{"n_lists": 1, "seed": 0} | request_options)
+        make_synthetic_lists(**{"n_lists": 1, "seed": 0} | request_options)

@@ -24,16 +24,16 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from seq2slate.data.clicks import CascadeUser, DiverseUser, SimilarUser
 from seq2slate.data.files import read, write
 from seq2slate.data.lists import ItemLists, offsets_from_lengths
 from seq2slate.errors import DataError, UsageError
+from seq2slate.log.export import export
+from seq2slate.log.store import LoggedImpression, open_store
 from seq2slate.model.network import NetworkConfig
-from seq2slate.model.seq2slate import Seq2Slate
+from seq2slate.model.slate_model import SlateModel
 from seq2slate.serving.keys import add_key
-from seq2slate.serving.log.export import export
-from seq2slate.serving.log.store import LoggedImpression, open_store
 from seq2slate.serving.traffic import ArmTraffic, SlotTraffic, Traffic, send_traffic
+from seq2slate.simulation.click_models import CascadeModel, DiverseClicks, SimilarClicks
 from tests import reference_clicks
 from tests.reference_network import randomise
 from tests.services import ROOT, Service
@@ -74,7 +74,7 @@ class Visited:
 
     def __init__(self, folder: Path, *options: object, key: str | None = None) -> None:
         self.key, self.log, self.lists = key, folder / "log.db", graded_lists()
-        self.model = Seq2Slate.create(self.lists, NetworkConfig(hidden=8, embedding=2))
+        self.model = SlateModel.create(self.lists, NetworkConfig(hidden=8, embedding=2))
         randomise(self.model.network, 1)
         self.model.save(folder / "model")
         (folder / "experiment.toml").write_text(ARMS)
@@ -83,7 +83,7 @@ class Visited:
 
     def visit(self, concurrency: int) -> None:
         sizes: dict[str, Any] = {"requests": REQUESTS, "concurrency": concurrency, "k": K, "units": UNITS}
-        self.traffic = send_traffic(self.service.url, self.lists, SimilarUser(), seed=SEED, key=self.key, **sizes)
+        self.traffic = send_traffic(self.service.url, self.lists, SimilarClicks(), seed=SEED, key=self.key, **sizes)
         self.counted = counted(self.log)
         with open_store(self.log, create=False) as store:
             self.logged = list(store.impressions())
@@ -233,7 +233,7 @@ def test_lists_come_in_turn_and_units_at_random(alone: Visited) -> None:
 def test_an_answer_that_is_lost_is_uncertain_and_a_click_is_sent_again(alone: Visited) -> None:
     before = totals(counted(alone.log))
     with losing_answers(alone.service.url) as (url, lost):
-        traffic = send_traffic(url, alone.lists, CascadeUser(eta=0), requests=40, concurrency=1, seed=1)
+        traffic = send_traffic(url, alone.lists, CascadeModel(eta=0), requests=40, concurrency=1, seed=1)
     assert traffic.uncertain == lost["/v1/rerank"] == 40 // 7
     assert lost["/v1/clicks"] > 5
     slates, clicks = totals(counted(alone.log)) - before
@@ -281,9 +281,9 @@ def test_an_address_where_nothing_listens_is_told_in_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
     with pytest.raises(UsageError, match=f"^nothing answers at {url}: .*refused$"):
-        send_traffic(url, graded_lists(), DiverseUser(), requests=5)
+        send_traffic(url, graded_lists(), DiverseClicks(), requests=5)
     with pytest.raises(UsageError, match=re.escape("nothing answers at http://no..name")):
-        send_traffic("http://no..name", graded_lists(), DiverseUser(), requests=5)
+        send_traffic("http://no..name", graded_lists(), DiverseClicks(), requests=5)
 
 
 @pytest.mark.parametrize(
@@ -292,25 +292,25 @@ def test_an_address_where_nothing_listens_is_told_in_one_line() -> None:
 )
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="expected the URL of a service"):
-        send_traffic(url, graded_lists(), DiverseUser(), requests=5)
+        send_traffic(url, graded_lists(), DiverseClicks(), requests=5)
 
 
 def test_something_else_that_answers_is_told_apart(alone: Visited) -> None:
     with pytest.raises(UsageError, match="/nowhere answered 404: Not Found"):
-        send_traffic(f"{alone.service.url}/nowhere", alone.lists, DiverseUser(), requests=5)
+        send_traffic(f"{alone.service.url}/nowhere", alone.lists, DiverseClicks(), requests=5)
 
 
 @pytest.mark.parametrize("key", [None, "wrong.key"])
 def test_a_service_that_wants_a_key_says_so(crowded: Visited, key: str | None) -> None:
     with pytest.raises(UsageError, match=re.escape("answered 401: a key is needed")) as error:
-        send_traffic(crowded.service.url, crowded.lists, DiverseUser(), requests=20, key=key)
+        send_traffic(crowded.service.url, crowded.lists, DiverseClicks(), requests=20, key=key)
     assert "SEQ2SLATE_KEY" in str(error.value)
     assert "wrong.key" not in str(error.value)
 
 
 def test_a_key_that_cannot_be_sent_is_not_printed(crowded: Visited) -> None:
     with pytest.raises(UsageError, match="the key") as error:
-        send_traffic(crowded.service.url, crowded.lists, DiverseUser(), requests=1, key="secret\n")
+        send_traffic(crowded.service.url, crowded.lists, DiverseClicks(), requests=1, key="secret\n")
     assert "secret" not in str(error.value)
 
 
@@ -328,7 +328,7 @@ def test_lists_without_grades_are_refused(alone: Visited) -> None:
         ),
     ):
         with pytest.raises(error, match=message):
-            send_traffic(alone.service.url, lists, DiverseUser(), requests=5)
+            send_traffic(alone.service.url, lists, DiverseClicks(), requests=5)
     assert totals(counted(alone.log)).tolist() == before.tolist()
 
 
@@ -336,7 +336,7 @@ def test_lists_without_grades_are_refused(alone: Visited) -> None:
 def test_numbers_below_one_are_refused(name: str) -> None:
     numbers: dict[str, Any] = {"requests": 1, name: 0}
     with pytest.raises(UsageError, match=f"{name} must be at least 1, got 0"):
-        send_traffic("http://127.0.0.1:1", graded_lists(), DiverseUser(), **numbers)
+        send_traffic("http://127.0.0.1:1", graded_lists(), DiverseClicks(), **numbers)
 
 
 # For people and programs
@@ -404,7 +404,7 @@ def test_slates_without_a_log_are_shown_and_not_clicked(tmp_path: Path) -> None:
         other = sqlite3.connect(visited.log, isolation_level=None)
         try:
             other.execute("BEGIN IMMEDIATE")
-            traffic = send_traffic(url, visited.lists, CascadeUser(eta=0), requests=10, concurrency=2)
+            traffic = send_traffic(url, visited.lists, CascadeModel(eta=0), requests=10, concurrency=2)
         finally:
             other.close()
         assert (traffic.unlogged, traffic.uncertain, dict(traffic.arms)) == (10, 0, {})
@@ -421,7 +421,7 @@ def test_a_service_that_is_killed_and_restarted_has_all_that_was_counted(tmp_pat
     send = partial(send_traffic, requests=requests, concurrency=4, k=K)
     process = start(tmp_path, port)
     with ThreadPoolExecutor(1) as thread:
-        sending = thread.submit(send, f"http://127.0.0.1:{port}", graded_lists(), SimilarUser())
+        sending = thread.submit(send, f"http://127.0.0.1:{port}", graded_lists(), SimilarClicks())
         try:
             for goal in (100, 800, 1500):
                 while totals(counted(log) or {"": ArmTraffic(0, 0, 0, ())})[0] < goal:

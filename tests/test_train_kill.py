@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from seq2slate.baselines.linear import RidgeRanker
-from seq2slate.data.clicks import label_log, make_user
 from seq2slate.data.files import write
 from seq2slate.data.ranker import reorder_lists
-from seq2slate.data.synthetic import generate
+from seq2slate.simulation.click_models import click_model, simulate_clicks
+from seq2slate.simulation.synthetic import make_synthetic_lists
 
 pytestmark = pytest.mark.slow
 
@@ -23,9 +23,10 @@ def command(data: Path, out: Path, *more: str) -> list[str]:
 
 
 def test_sigkill_and_resume_end_with_bit_identical_weights(tmp_path: Path) -> None:
-    lists = generate(900, items=20, features=40, seed=0)
+    lists = make_synthetic_lists(900, items=20, features=40, seed=0)
     write(
-        label_log(make_user("diverse"), reorder_lists(RidgeRanker.fit(lists), lists), seed=0), tmp_path / "log.parquet"
+        simulate_clicks(click_model("diverse"), reorder_lists(RidgeRanker.fit(lists), lists), seed=0),
+        tmp_path / "log.parquet",
     )
     began = time.monotonic()
     subprocess.run(command(tmp_path / "log.parquet", tmp_path / "straight"), check=True, capture_output=True)

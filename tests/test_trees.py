@@ -12,7 +12,7 @@ from seq2slate.data.lists import FloatArray, ItemLists
 from seq2slate.data.ranker import Ranker, rank_lists, slates_from_scores
 from seq2slate.errors import DataError
 from seq2slate.metrics import ndcg
-from seq2slate.model.saving import SavedRanker, load_saved
+from seq2slate.saving import SavedRanker, load_saved
 from tests.checks import check_ranker, mixed_lists
 
 pytest.importorskip("lightgbm", reason="LightGBM is not installed")

@@ -18,15 +18,15 @@ import numpy as np
 import pytest
 
 from seq2slate.data.lists import ItemLists
-from seq2slate.evaluation.page import Html, element
-from seq2slate.serving.analysis import Analysis, analyse
+from seq2slate.experiments.analysis import Analysis, analyse
+from seq2slate.experiments.assignment import Arm, Experiment, read_experiment
+from seq2slate.experiments.statistics import MIN_UNITS
+from seq2slate.html import Html, element
+from seq2slate.log.counts import ArmCounts, Counts, Definition, DraftCounts, MinuteCounts, PositionCounts
+from seq2slate.log.impressions import Draft, Impression, LoggedImpression
+from seq2slate.log.store import open_store
 from seq2slate.serving.deployment import Deployment, load_deployment
-from seq2slate.serving.experiment import Arm, Experiment, read_experiment
-from seq2slate.serving.inference import MIN_UNITS
 from seq2slate.serving.keys import add_key
-from seq2slate.serving.log.counts import ArmCounts, Counts, Definition, DraftCounts, MinuteCounts, PositionCounts
-from seq2slate.serving.log.impression import Draft, Impression, LoggedImpression
-from seq2slate.serving.log.store import open_store
 from seq2slate.serving.web import charts, pages, verdict
 from seq2slate.serving.web.attention import Attention, attention_of
 from seq2slate.serving.web.overview import Source, analysis_of, read_overview

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from seq2slate.serving.experiment import INTERLEAVED, Arm, Experiment
-from seq2slate.serving.log.impression import Draft, Impression
-from seq2slate.serving.log.store import open_store
+from seq2slate.experiments.assignment import INTERLEAVED, Arm, Experiment
+from seq2slate.log.impressions import Draft, Impression
+from seq2slate.log.store import open_store
 
 HTML = '<script>alert("1")</script><img src=x onerror=alert(2)>'
 LONG = "ab1-" * 50

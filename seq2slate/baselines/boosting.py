@@ -41,8 +41,8 @@ from seq2slate.data.lists import Batch, BoolArray, FloatArray, IntArray, ItemLis
 from seq2slate.data.ranker import slates_from_scores
 from seq2slate.errors import DataError, UsageError
 from seq2slate.metrics import Values
-from seq2slate.model.saving import SavedRanker
 from seq2slate.progress import track
+from seq2slate.saving import SavedRanker
 
 PATIENCE = 50
 """Rounds without a better NDCG@10 on the validation lists before training ends."""

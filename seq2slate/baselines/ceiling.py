@@ -22,18 +22,18 @@ from typing import NamedTuple
 import numpy as np
 
 from seq2slate.baselines.order import list_keys
-from seq2slate.data.clicks import (
+from seq2slate.data.lists import Batch, BoolArray, IntArray
+from seq2slate.data.ranker import NO_ITEM, slates_from_scores, slot_of_item
+from seq2slate.errors import DataError, UsageError
+from seq2slate.simulation.click_models import (
+    ClickModel,
     Doubles,
-    User,
     bounded_batches,
     draw,
     observation_probability,
     scan,
     similar_items,
 )
-from seq2slate.data.lists import Batch, BoolArray, IntArray
-from seq2slate.data.ranker import NO_ITEM, slates_from_scores, slot_of_item
-from seq2slate.errors import DataError, UsageError
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class LoggedCeiling:
     a user who does not look at earlier clicks it is exact and costs one scan.
     """
 
-    user: User
+    user: ClickModel
     repeats: int = 1000
     seed: int = 0
 
@@ -84,7 +84,7 @@ class ShownCeiling:
     clicks of the diverse user, so the beam is worth its price.
     """
 
-    user: User
+    user: ClickModel
     k: int = 10
     beam: int = 16
     states: int = 128
@@ -99,8 +99,8 @@ class ShownCeiling:
     def describe(self) -> str:
         """Say in words what this ceiling is, for tables and figures.
 
-        >>> from seq2slate.data.clicks import DiverseUser
-        >>> ShownCeiling(DiverseUser()).describe()
+        >>> from seq2slate.simulation.click_models import DiverseClicks
+        >>> ShownCeiling(DiverseClicks()).describe()
         'most expected clicks in the top 10: exact for lists of up to 6 items, beam search (16) for longer ones'
         """
         goal = f"most expected clicks in the top {self.k}"
@@ -166,7 +166,7 @@ class ShownCeiling:
         return states.sample(luck[:, None] < chance, similar)
 
 
-def expected_clicks(user: User, slates: IntArray, probability: Doubles, similar: BoolArray) -> Doubles:
+def expected_clicks(user: ClickModel, slates: IntArray, probability: Doubles, similar: BoolArray) -> Doubles:
     """Return (P,) the exact expected clicks on slates (P, K) of one list, in time and memory of order P · K · 2^K.
 
     `probability` (N,) is the relevance probability of each item, `similar` (N, N) which items are similar.
@@ -195,7 +195,7 @@ class _States(NamedTuple):
         *slates, n_items = shape
         return cls(np.ones((*slates, 1)), np.zeros((*slates, 1, n_items), dtype=bool))
 
-    def click_probability(self, user: User, relevance: Doubles) -> Doubles:
+    def click_probability(self, user: ClickModel, relevance: Doubles) -> Doubles:
         """Return (…, N) the probability that each item is clicked if it is observed next."""
         near = (self.probability[..., None] * self.near_clicked).sum(axis=-2)
         nowhere = np.zeros(near.shape, dtype=bool)

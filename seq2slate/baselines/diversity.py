@@ -34,7 +34,7 @@ from seq2slate.data.lists import Batch, IntArray, ItemLists
 from seq2slate.data.ranker import NO_ITEM
 from seq2slate.errors import DataError, UsageError
 from seq2slate.metrics import Measure
-from seq2slate.model.saving import SavedRanker
+from seq2slate.saving import SavedRanker
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
 

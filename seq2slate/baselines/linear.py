@@ -13,7 +13,7 @@ from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists
 from seq2slate.data.ranker import slates_from_scores
 from seq2slate.errors import DataError
-from seq2slate.model.saving import SavedRanker
+from seq2slate.saving import SavedRanker
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,14 +10,14 @@ from typing import Any, Protocol
 
 from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
 from seq2slate.baselines.order import BaseOrder, RandomOrder
-from seq2slate.data.clicks import User
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import Ranker
 from seq2slate.errors import DataError, UsageError
-from seq2slate.model.saving import load_saved
+from seq2slate.saving import load_saved
+from seq2slate.simulation.click_models import ClickModel
 
 _CLASSES = {
-    "seq2slate": "seq2slate.model.seq2slate:Seq2Slate",
+    "seq2slate": "seq2slate.model.slate_model:SlateModel",
     "ridge": "seq2slate.baselines.linear:RidgeRanker",
     "coordinate-ascent": "seq2slate.baselines.coordinate_ascent:CoordinateAscent",
     "adarank": "seq2slate.baselines.boosting:AdaRank",
@@ -77,7 +77,7 @@ def _class_of(kind: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def parse_ranker(text: str, *, user: User | None = None, seed: int = 0) -> tuple[str, Ranker]:
+def parse_ranker(text: str, *, user: ClickModel | None = None, seed: int = 0) -> tuple[str, Ranker]:
     """Return name and ranker for `NAME=FOLDER`, a folder, or the name of a built-in ranker.
 
     >>> parse_ranker("base")
@@ -91,7 +91,7 @@ def parse_ranker(text: str, *, user: User | None = None, seed: int = 0) -> tuple
     return name or Path(folder).name, load_ranker(folder)
 
 
-def parse_rankers(texts: Sequence[str], *, user: User | None = None, seed: int = 0) -> dict[str, Ranker]:
+def parse_rankers(texts: Sequence[str], *, user: ClickModel | None = None, seed: int = 0) -> dict[str, Ranker]:
     """Return the rankers of several texts by name, each name once."""
     rankers: dict[str, Ranker] = {}
     for text in texts:
@@ -102,7 +102,7 @@ def parse_rankers(texts: Sequence[str], *, user: User | None = None, seed: int =
     return rankers
 
 
-def _built_in(name: str, user: User | None, seed: int) -> Ranker:
+def _built_in(name: str, user: ClickModel | None, seed: int) -> Ranker:
     if name == "base":
         return BaseOrder()
     if name == "random":

@@ -28,8 +28,8 @@ from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists
 from seq2slate.data.ranker import slates_from_scores
 from seq2slate.errors import DataError, UsageError
 from seq2slate.metrics import ndcg
-from seq2slate.model.saving import SavedRanker
 from seq2slate.progress import track
+from seq2slate.saving import SavedRanker
 from seq2slate.training.fit import TrainingStoppedError
 from seq2slate.training.losses import Loss, list_net, pairwise_logistic
 

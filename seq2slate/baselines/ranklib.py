@@ -36,7 +36,7 @@ from seq2slate.data.letor import write_letor
 from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists, numbers_as_strings, offsets_from_lengths
 from seq2slate.data.ranker import slates_from_scores
 from seq2slate.errors import DataError, UsageError
-from seq2slate.model.saving import SavedRanker
+from seq2slate.saving import SavedRanker
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
 

@@ -17,8 +17,8 @@ from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists
 from seq2slate.data.ranker import slates_from_scores
 from seq2slate.errors import DataError, UsageError
-from seq2slate.model.saving import SavedRanker
 from seq2slate.progress import track
+from seq2slate.saving import SavedRanker
 
 _PATIENCE = 50
 """After so many trees without a better NDCG@10 boosting has begun to overfit."""

@@ -15,14 +15,14 @@ from rich.console import Console
 from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
 from seq2slate.baselines.loading import LEARNERS, RERANKERS, fit_ranker, load_ranker, parse_rankers
 from seq2slate.cli.options import INTERRUPTED, AsJson, Eta, Quantile, RelevantFrom, Seed, UserName
-from seq2slate.data.clicks import check_grades, label_log, make_user
 from seq2slate.data.files import is_split_folder, read, read_split, write, write_split
 from seq2slate.data.ranker import reorder_lists
 from seq2slate.data.summary import summarise
-from seq2slate.data.synthetic import generate
 from seq2slate.errors import UsageError
 from seq2slate.evaluation.evaluate import evaluate as evaluate_rankers
 from seq2slate.metrics import DEFAULT_MEASURES, Measure
+from seq2slate.simulation.click_models import check_grades, click_model, simulate_clicks
+from seq2slate.simulation.synthetic import make_synthetic_lists
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -100,7 +100,7 @@ def synth(
     seed: Seed = 0,
 ) -> None:
     """Generate lists shaped like the WEB30K data set, with the true probability of relevance beside them."""
-    write(generate(lists, items=items, features=features, seed=seed), out)
+    write(make_synthetic_lists(lists, items=items, features=features, seed=seed), out)
     typer.echo(f"{out}: {lists:,} lists")
 
 
@@ -153,9 +153,9 @@ def simulate(
     lists = read(source)
     if ranker is not None:
         lists = reorder_lists(load_ranker(ranker), lists)
-    visitor = make_user(user.value, eta=eta, q=q, relevant_from=relevant_from)
+    visitor = click_model(user.value, eta=eta, q=q, relevant_from=relevant_from)
     check_grades(visitor, lists)
-    clicked = label_log(visitor, lists, seed=seed)
+    clicked = simulate_clicks(visitor, lists, seed=seed)
     write(clicked, out)
     clicks = 0 if clicked.labels is None else int(clicked.labels.sum())
     typer.echo(f"{out}: {len(clicked):,} lists, {clicks:,} clicks")
@@ -181,7 +181,7 @@ def evaluate(
     lists = read(data)
     visitor = None
     if user is not None:
-        visitor = make_user(user.value, eta=eta, q=q, relevant_from=relevant_from)
+        visitor = click_model(user.value, eta=eta, q=q, relevant_from=relevant_from)
         check_grades(visitor, lists)
     rankers = parse_rankers(ranker or ["base"], user=visitor, seed=seed)
     ceilings = [name for name, one in rankers.items() if isinstance(one, LoggedCeiling | ShownCeiling)]
@@ -292,7 +292,7 @@ def export(
 ) -> None:
     """Write a model as one ONNX file, after comparing its slates with the network's on random lists."""
     try:
-        from seq2slate.serving.export import export_onnx
+        from seq2slate.model.backends.onnx_export import export_onnx
     except ModuleNotFoundError as missing:
         raise UsageError(f"{missing.name} is not installed: pip install 'seq2slate[serve]'") from missing
 

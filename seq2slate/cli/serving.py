@@ -11,9 +11,9 @@ import typer
 from rich.console import Console
 
 from seq2slate.cli.options import AsJson, Eta, Quantile, RelevantFrom, Seed, UserName
-from seq2slate.data.clicks import make_user
 from seq2slate.data.files import read
 from seq2slate.errors import UsageError
+from seq2slate.simulation.click_models import click_model
 
 app = typer.Typer(rich_markup_mode=None)
 log_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The log of the re-ranking service.")
@@ -74,14 +74,14 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, or an experiment with several, and log what is shown and clicked."""
     try:
-        from seq2slate.serving.guard import Limits
-        from seq2slate.serving.reranker import Patience
+        from seq2slate.serving.middleware import Limits
         from seq2slate.serving.server import Settings
         from seq2slate.serving.server import serve as run
+        from seq2slate.serving.service import Timeouts
     except ModuleNotFoundError as missing:
         raise UsageError(f"{missing.name} is not installed: pip install 'seq2slate[serve]'") from missing
 
-    patience = Patience(deadline_ms / 1e3, log_deadline_ms / 1e3, log_failure.value)
+    patience = Timeouts(deadline_ms / 1e3, log_deadline_ms / 1e3, log_failure.value)
     limits = Limits(body_bytes=max_body_bytes, items=max_items, in_flight=max_in_flight)
     settings = Settings(model, experiment, log, durability.value, host, port, keys, threads, patience, limits)
     run(settings, lambda address: typer.echo(f"serving on {address}"))
@@ -140,9 +140,9 @@ def experiment(
     as_json: AsJson = False,
 ) -> None:
     """Compare the arms of a live experiment: click-through rates, and differences that may be looked at any time."""
-    from seq2slate.serving.analysis import analyse, parse_weights
-    from seq2slate.serving.analysis_tables import analysis_tables
-    from seq2slate.serving.log.store import open_store
+    from seq2slate.experiments.analysis import analyse, parse_weights
+    from seq2slate.experiments.tables import analysis_tables
+    from seq2slate.log.store import open_store
 
     shares = None if weights is None else parse_weights(weights)
     with open_store(log, create=False) as store:
@@ -174,10 +174,10 @@ def export_log(
 
     A TIME is like 2026-01-31T12:00, in UTC unless it says otherwise, or in seconds since 1970.
     """
-    from seq2slate.serving.log.export import export as write_log
-    from seq2slate.serving.log.export import parse_time
-    from seq2slate.serving.log.reading import Range
-    from seq2slate.serving.log.store import open_store
+    from seq2slate.log.export import export as write_log
+    from seq2slate.log.export import parse_time
+    from seq2slate.log.reading import Range
+    from seq2slate.log.store import open_store
 
     if out.suffix != ".parquet":
         raise UsageError(f"{out}: a log is exported to a .parquet file")
@@ -193,8 +193,8 @@ def prune_log(
     before: Annotated[str, typer.Option(metavar="TIME", help="Delete what was shown before: 2026-01-31, or seconds.")],
 ) -> None:
     """Delete old slates and their clicks from a log; the counts of the experiments stay as they are."""
-    from seq2slate.serving.log.export import parse_time
-    from seq2slate.serving.log.store import open_store
+    from seq2slate.log.export import parse_time
+    from seq2slate.log.store import open_store
 
     with open_store(log, create=False) as store:
         total = store.prune(parse_time(before))
@@ -222,7 +222,7 @@ def traffic(
     """Send simulated visitors to a running service: they ask for slates, click, and count what they saw."""
     from seq2slate.serving.traffic import send_traffic
 
-    visitor = make_user(user.value, eta=eta, q=q, relevant_from=relevant_from)
+    visitor = click_model(user.value, eta=eta, q=q, relevant_from=relevant_from)
     result = send_traffic(
         url, read(data), visitor, requests=requests, concurrency=concurrency, k=k, units=units, seed=seed, key=key
     )

@@ -11,16 +11,16 @@ import json
 from dataclasses import dataclass
 
 from seq2slate.atomic import atomic_path
-from seq2slate.data.clicks import User
 from seq2slate.data.files import read
 from seq2slate.data.lists import ItemLists
 from seq2slate.demo.folder import Folder
 from seq2slate.demo.service import reload
-from seq2slate.serving.analysis import Analysis, analyse
-from seq2slate.serving.log.counts import Counts
-from seq2slate.serving.log.export import export
-from seq2slate.serving.log.store import open_store
+from seq2slate.experiments.analysis import Analysis, analyse
+from seq2slate.log.counts import Counts
+from seq2slate.log.export import export
+from seq2slate.log.store import open_store
 from seq2slate.serving.traffic import Traffic, send_traffic
+from seq2slate.simulation.click_models import ClickModel
 
 BASE, MODEL = "base", "seq2slate"
 """The arms."""
@@ -46,7 +46,7 @@ def write_live(folder: Folder) -> None:
     _write_experiment(folder, f'name = "{LIVE}"\n\n{_BASE_ARM}')
 
 
-def visit_live(folder: Folder, url: str, lists: ItemLists, user: User, seed: int) -> Traffic:
+def visit_live(folder: Folder, url: str, lists: ItemLists, user: ClickModel, seed: int) -> Traffic:
     """Show every list once, whole and in base order, one visitor after the other.
 
     The log keeps what it is sent in the order in which it comes, and training depends on the order of its lists: with
@@ -69,7 +69,7 @@ def start_trial(folder: Folder, url: str) -> None:
     reload(url)
 
 
-def visit_trial(folder: Folder, url: str, lists: ItemLists, user: User, seed: int) -> Traffic:
+def visit_trial(folder: Folder, url: str, lists: ItemLists, user: ClickModel, seed: int) -> Traffic:
     """Show every list once, on a page of ten slots."""
     return _visit(folder, TRIAL, url, lists, user, slots=SLOTS, concurrency=8, seed=seed)
 
@@ -122,7 +122,7 @@ def next_commands(folder: Folder) -> list[str]:
 
 
 def _visit(
-    folder: Folder, name: str, url: str, lists: ItemLists, user: User, *, slots: int, concurrency: int, seed: int
+    folder: Folder, name: str, url: str, lists: ItemLists, user: ClickModel, *, slots: int, concurrency: int, seed: int
 ) -> Traffic:
     traffic = send_traffic(url, lists, user, requests=len(lists), concurrency=concurrency, k=slots, seed=seed)
     counted = json.loads(folder.visitors.read_text(encoding="utf-8")) if folder.visitors.exists() else {}

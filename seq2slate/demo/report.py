@@ -10,9 +10,9 @@ from seq2slate.demo.closed_loop import BASE, SLOTS, Loop, next_commands, verdict
 from seq2slate.demo.folder import Folder
 from seq2slate.evaluation.experiment_figures import rate_picture
 from seq2slate.evaluation.figures import Chart, difference_picture, save
-from seq2slate.evaluation.page import Html, Section, chart, element, page, table
-from seq2slate.serving.analysis import Analysis, ArmResult, Rate
-from seq2slate.serving.inference import Interval
+from seq2slate.experiments.analysis import Analysis, ArmResult, Rate
+from seq2slate.experiments.statistics import Interval
+from seq2slate.html import Html, Section, chart, element, page, table
 
 _CAPTIONS = {
     "figure3": "A blue bar is a position that gets more clicks than in base order, an orange one fewer; a bar is grey "

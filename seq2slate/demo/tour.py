@@ -18,14 +18,14 @@ from rich.text import Text
 from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
 from seq2slate.baselines.linear import RidgeRanker
 from seq2slate.baselines.order import RandomOrder
-from seq2slate.data.clicks import User, label_log, make_user
 from seq2slate.data.files import write
 from seq2slate.data.lists import FloatArray, ItemLists
 from seq2slate.data.ranker import Ranker, reorder_lists
 from seq2slate.data.summary import summarise
-from seq2slate.data.synthetic import generate
 from seq2slate.demo.folder import Folder, fresh_folder
 from seq2slate.evaluation.evaluate import Evaluation, evaluate
+from seq2slate.simulation.click_models import ClickModel, click_model, simulate_clicks
+from seq2slate.simulation.synthetic import make_synthetic_lists
 from seq2slate.training.train import Choices, train_model
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class _Stage:
 
     console: Console
     folder: Folder
-    user: User
+    user: ClickModel
     seed: int
 
     def say(self, sentence: str) -> None:
@@ -56,7 +56,7 @@ class _Stage:
 
 def run(console: Console, *, n_lists: int, items: float, seed: int, out: str | os.PathLike[str]) -> None:
     """Order lists, show them to visitors, learn from the clicks, and let the new order meet the old one live."""
-    stage = _Stage(console, fresh_folder(out), make_user("diverse"), seed)
+    stage = _Stage(console, fresh_folder(out), click_model("diverse"), seed)
     past, new = _ordered_lists(stage, n_lists, items)
     try:
         import seq2slate.serving.server  # noqa: F401 - all that the service will need
@@ -69,7 +69,7 @@ def run(console: Console, *, n_lists: int, items: float, seed: int, out: str | o
 def _ordered_lists(stage: _Stage, n_lists: int, items: float) -> tuple[ItemLists, ItemLists]:
     """Return lists to go live with and new ones for later, all in base order."""
     stage.console.rule("1. Lists")
-    lists = generate(n_lists, items=items, features=_FEATURES, seed=stage.seed)
+    lists = make_synthetic_lists(n_lists, items=items, features=_FEATURES, seed=stage.seed)
     stage.console.print(str(summarise(lists)))
     graded, past, new = lists.split(_GRADED, _PAST, seed=stage.seed)
 
@@ -84,7 +84,7 @@ def _ordered_lists(stage: _Stage, n_lists: int, items: float) -> tuple[ItemLists
 
 def _without_service(stage: _Stage, past: ItemLists, new: ItemLists, missing: str) -> None:
     stage.console.rule("3. A simulated user looks at them")
-    log = label_log(stage.user, past, stage.seed)
+    log = simulate_clicks(stage.user, past, stage.seed)
     _describe_clicks(stage, log)
     _learn(stage, log, new)
     stage.say(
@@ -107,7 +107,7 @@ def _with_service(stage: _Stage, past: ItemLists, new: ItemLists) -> None:
             f"{url} shows in a browser what happens, until the tour ends. Visitors ask it for slates over HTTP, see "
             "whole lists in base order, and send their clicks back."
         )
-        _describe_clicks(stage, label_log(stage.user, past, stage.seed))
+        _describe_clicks(stage, simulate_clicks(stage.user, past, stage.seed))
         live = closed_loop.visit_live(folder, url, past, stage.user, stage.seed)
         stage.say(closed_loop.agreement(live, closed_loop.read_counts(folder, closed_loop.LIVE)))
         stage.command("seq2slate log export", folder.log, folder.shown)
@@ -133,7 +133,7 @@ def _with_service(stage: _Stage, past: ItemLists, new: ItemLists) -> None:
 
 def _conclude(stage: _Stage, loop: Loop) -> None:
     from seq2slate.demo.closed_loop import next_commands, verdict
-    from seq2slate.serving.analysis_tables import analysis_tables
+    from seq2slate.experiments.tables import analysis_tables
 
     folder = stage.folder
     stage.command("seq2slate experiment", folder.log)
@@ -164,7 +164,7 @@ def _learn(stage: _Stage, log: ItemLists, new: ItemLists) -> None:
     model, _ = train_model(log, None, Choices(seed=stage.seed), out=stage.folder.model)
 
     stage.console.rule("5. What the orders are worth")
-    shown = label_log(stage.user, new[:_REPORTED], stage.seed)
+    shown = simulate_clicks(stage.user, new[:_REPORTED], stage.seed)
     stage.say(f"On {len(shown):,} of the new lists, before anybody sees them:")
     result = _quality(stage.user, model, shown, stage.seed)
     stage.console.print(result.table())
@@ -194,7 +194,7 @@ def _grades(lists: ItemLists) -> FloatArray:
     return lists.relevance
 
 
-def _quality(user: User, model: Ranker, shown: ItemLists, seed: int) -> Evaluation:
+def _quality(user: ClickModel, model: Ranker, shown: ItemLists, seed: int) -> Evaluation:
     rankers: dict[str, Ranker] = {
         "random": RandomOrder(seed),
         "seq2slate": model,

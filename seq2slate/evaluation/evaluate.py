@@ -23,13 +23,13 @@ from rich.table import Table
 from rich.text import Text
 
 from seq2slate.baselines.order import BaseOrder
-from seq2slate.data.clicks import User, shown_clicks
 from seq2slate.data.lists import Batch, IntArray, ItemLists
 from seq2slate.data.ranker import NO_ITEM, Ranker, slot_of_item
 from seq2slate.errors import DataError, UsageError
 from seq2slate.evaluation.statistics import bootstrap_interval, mean_over_lists, randomisation_test
 from seq2slate.metrics import DEFAULT_MEASURES, Measure, NoPositives, Values
 from seq2slate.progress import track
+from seq2slate.simulation.click_models import ClickModel, shown_clicks
 
 BASE = "base"
 """The name of the row of the base order."""
@@ -166,7 +166,7 @@ def evaluate(
     lists: ItemLists,
     *,
     measures: Iterable[Measure | str] = DEFAULT_MEASURES,
-    user: User | None = None,
+    user: ClickModel | None = None,
     repeats: int = 20,
     baseline: str = BASE,
     ceiling: str | Sequence[str] = (),

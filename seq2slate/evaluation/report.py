@@ -14,9 +14,9 @@ from typing import Any
 from seq2slate.atomic import atomic_path
 from seq2slate.evaluation import figures
 from seq2slate.evaluation.comparison import BASE_ORDER, Comparison, is_ceiling
-from seq2slate.evaluation.page import Html, Section, chart, element, page, table
 from seq2slate.evaluation.paper import TITLES, paper_values
 from seq2slate.evaluation.run_folder import Rows, RunFolder, read_run
+from seq2slate.html import Html, Section, chart, element, page, table
 
 _SHOWN_METRIC = "re-shown clicks@10"
 _RANK_GAIN = "rank-gain"

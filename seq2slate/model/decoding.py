@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from seq2slate.errors import UsageError
-from seq2slate.model.kernels import Decoding, LstmDecoder, fused_kernels_for, kernels_for, sampled_items
+from seq2slate.model.backends.kernels import Decoding, LstmDecoder, fused_kernels_for, kernels_for, sampled_items
 from seq2slate.model.network import Encoded, SlateNetwork, slots_of_items
 from seq2slate.model.recurrent import LstmLayer, State
 

@@ -27,11 +27,11 @@ from torch import Tensor, nn
 
 from seq2slate.errors import UsageError
 from seq2slate.model.attention import AttentionEncoder, mean_of_items
+from seq2slate.model.backends.kernels import Rows, fused_kernels_for
 from seq2slate.model.inputs import InputSizes, NetworkInputs
-from seq2slate.model.kernels import Rows, fused_kernels_for
+from seq2slate.model.interactions import PARAM_SCALE, ClickLikelihood, Resemblance
 from seq2slate.model.pointer import Keys, pointer_scores
 from seq2slate.model.recurrent import LAYERS, LstmLayer, RecurrentLayer, State
-from seq2slate.model.resemblance import STRETCH, ClickModel, Resemblance
 
 ENCODERS = ("recurrent", "attention")
 DECODERS = ("sequential", "one-step")
@@ -119,7 +119,7 @@ class Encoded:
     """(B, N) what an item's score starts with, if anything."""
     interaction: Tensor | None
     """(B, N, N) what a placed item (first index) adds to the score of another (second), if anything."""
-    clicks: ClickModel | None
+    clicks: ClickLikelihood | None
     """How the clicks of the log came about, if the network has a notion of that."""
     keep: Tensor | None
     """(B, D) the dropout of the decoder's outputs: the same when slates are drawn and when they are scored."""
@@ -160,7 +160,7 @@ class SlateNetwork(nn.Module):
             if isinstance(self.encoder, AttentionEncoder):
                 self.encoder.reset_parameters(generator, self.config.initial_range)
             if self.prior is not None:
-                self.prior.copy_(-torch.log1p(torch.arange(_PRIOR_POSITIONS)) / STRETCH)
+                self.prior.copy_(-torch.log1p(torch.arange(_PRIOR_POSITIONS)) / PARAM_SCALE)
             if self.resemblance is not None:
                 self.resemblance.reset_parameters()
                 self.v.zero_()  # what the recurrent part has to say comes on top
@@ -276,7 +276,7 @@ class SlateNetwork(nn.Module):
         if self.prior is None:
             return None
         positions = torch.arange(mask.shape[1], device=mask.device).clamp(max=_PRIOR_POSITIONS - 1)
-        return (self.prior * STRETCH)[positions].expand(mask.shape[0], -1)
+        return (self.prior * PARAM_SCALE)[positions].expand(mask.shape[0], -1)
 
     # Dropout
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from seq2slate.model.kernels import Rows, kernels_for
+from seq2slate.model.backends.kernels import Rows, kernels_for
 
 
 @dataclass(frozen=True)

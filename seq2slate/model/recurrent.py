@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from seq2slate.model.kernels import LstmWeights, kernels_for
+from seq2slate.model.backends.kernels import LstmWeights, kernels_for
 
 State: TypeAlias = tuple[Tensor, ...]
 """What a layer remembers, (B, D) each: output and cell for an LSTM, output for a GRU. The output comes first."""

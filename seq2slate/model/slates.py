@@ -14,7 +14,7 @@ from seq2slate.atomic import atomic_path
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import NO_ITEM, Ranker, rank_lists
 from seq2slate.errors import UsageError
-from seq2slate.model.seq2slate import Seq2Slate
+from seq2slate.model.slate_model import SlateModel
 
 
 def rerank_lists(
@@ -24,7 +24,7 @@ def rerank_lists(
 
     With a seed, slates are drawn from the network and not the best ones taken.
     """
-    if isinstance(ranker, Seq2Slate):
+    if isinstance(ranker, SlateModel):
         slates = ranker.rerank(lists, k, sample_seed=seed, temperature=temperature)
         return pa.table(
             {

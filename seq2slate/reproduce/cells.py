@@ -72,7 +72,7 @@ RECIPES: Mapping[str, Recipe] = {
     "REINFORCE": Network(Choices("default", policy="reinforce").resolve(), longer=True),
     "one-step decoder": Network(_variant(_DEFAULT, network={"decoder": "one-step"})),
     "shuffled data": Network(_variant(_DEFAULT, network={"base_prior": False}), shuffled=True),
-    "without resemblance": Network(_variant(_DEFAULT, network={"resemblance": False}, click_term=0.0)),
+    "without resemblance": Network(_variant(_DEFAULT, network={"resemblance": False}, click_likelihood_weight=0.0)),
     "DLCM": Network(PRESETS["dlcm"]),
     "PRM": Network(PRESETS["prm"]),
     "SetRank": Network(PRESETS["setrank"]),

@@ -5,8 +5,8 @@ from the clicks alone. What differs:
 
 - The candidates are ridge regression and LambdaMART, and NDCG@10 on the validation lists chooses. The paper tried the
   nine rankers of RankLib and does not say what chose.
-- A training list is ordered by a base ranker that did not see it (`cross_fit`). Otherwise the lists to learn from look
-  better ordered than any list to report on.
+- A training list is ordered by a base ranker that did not see it (`order_out_of_fold`). Otherwise training
+  lists look better ordered than any test list.
 - A data set without a split is cross-validated by list: fold f is tested on, fold f + 1 validates, the rest trains.
 
 A folder holds a fold: the columns of each part as Parquet, the features and the clicks as .npy files that all worker
@@ -19,27 +19,27 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from seq2slate.atomic import atomic_path
-from seq2slate.baselines.cross_fit import cross_fit
 from seq2slate.baselines.linear import RidgeRanker
 from seq2slate.baselines.order import BaseOrder
+from seq2slate.baselines.out_of_fold import order_out_of_fold
 from seq2slate.baselines.trees import LambdaMart
-from seq2slate.data.clicks import User, label_log, make_user
 from seq2slate.data.files import is_split_folder, read, read_split
 from seq2slate.data.lists import FloatArray, ItemLists, Split
 from seq2slate.data.parquet import read_parquet, write_parquet
 from seq2slate.data.ranker import Ranker, reorder_lists
-from seq2slate.data.synthetic import generate
 from seq2slate.errors import DataError
 from seq2slate.metrics import Measure
 from seq2slate.progress import track
 from seq2slate.reproduce.settings import GENERATED_SEEDS, Settings
+from seq2slate.simulation.click_models import ClickModel, click_model, simulate_clicks
+from seq2slate.simulation.synthetic import make_synthetic_lists
 
 USERS = ("diverse", "similar")
 """Tables 1 and 2 are about the first, tables 3 and 4 about the second."""
@@ -57,10 +57,8 @@ def graded_folds(path: str | None, settings: Settings) -> list[Split]:
     """Return the graded lists: generated ones, the split of a folder, or the folds of a data set without one."""
     if path is None:
         sizes = (settings.train, settings.valid, settings.test)
-        options = {"items": settings.items, "features": settings.features}
-        return [
-            Split(*(generate(size, **options, seed=seed) for size, seed in zip(sizes, GENERATED_SEEDS, strict=True)))  # type: ignore[arg-type]
-        ]
+        shape = partial(make_synthetic_lists, items=settings.items, features=settings.features)
+        return [Split(*(shape(size, seed=seed) for size, seed in zip(sizes, GENERATED_SEEDS, strict=True)))]
     folds = [read_split(path)] if is_split_folder(path) else list(cross_validation(read(path), settings.folds))
     for part in folds[0]:
         if part.labels is None:
@@ -109,7 +107,7 @@ def _prepare_fold(graded: Split, fold: Path, number: int) -> None:
         write_parquet(replace(lists, features=np.empty((lists.n_items, 0)), feature_names=()), fold / f"{part}.parquet")
         _save(lists.features, fold / f"{part}.features.npy")
     for user in USERS:
-        clicked = click(make_user(user, relevant_from=relevant_from), ordered, f"fold {number + 1}, {user}-clicks")
+        clicked = click(click_model(user, relevant_from=relevant_from), ordered, f"fold {number + 1}, {user}-clicks")
         for part, lists in clicked._asdict().items():
             _save(lists.labels, fold / f"{part}.{user}.npy")
     facts = {
@@ -136,7 +134,7 @@ def order(graded: Split, fit: Callable[[ItemLists, ItemLists], Ranker]) -> Split
     """Return the lists in base order: each training list by a ranker that did not see it."""
     train, valid, test = graded
     base = fit(train, valid)
-    crossed = cross_fit(lambda others: fit(others, valid), train, folds=min(_CROSS_FIT_FOLDS, len(train)))
+    crossed = order_out_of_fold(lambda others: fit(others, valid), train, folds=min(_CROSS_FIT_FOLDS, len(train)))
     return Split(crossed, reorder_lists(base, valid), reorder_lists(base, test))
 
 
@@ -145,9 +143,11 @@ def lowest_relevant_grade(graded: Split) -> float:
     return 2.0 if any((part.labels > 1).any() for part in graded if part.labels is not None) else 1.0
 
 
-def click(user: User, ordered: Split, place: str) -> Split:
+def click(user: ClickModel, ordered: Split, place: str) -> Split:
     """Return the lists with the user's clicks; refuse a fold in which there is nothing to learn from or choose by."""
-    clicked = Split(*(label_log(user, part, seed=seed) for part, seed in zip(ordered, GENERATED_SEEDS, strict=True)))
+    clicked = Split(
+        *(simulate_clicks(user, part, seed=seed) for part, seed in zip(ordered, GENERATED_SEEDS, strict=True))
+    )
     for name, lists in (("training", clicked.train), ("validation", clicked.valid)):
         if not np.any(lists.labels):
             raise DataError(
@@ -195,9 +195,9 @@ def fold_facts(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in paths]
 
 
-def fold_user(folder: Path, fold: int, user: str) -> User:
+def fold_user(folder: Path, fold: int, user: str) -> ClickModel:
     """Return the user who clicked on a fold."""
-    return make_user(user, relevant_from=_fold_facts(folder / f"fold{fold}")["relevant from"])
+    return click_model(user, relevant_from=_fold_facts(folder / f"fold{fold}")["relevant from"])
 
 
 @lru_cache(maxsize=2)

@@ -16,7 +16,7 @@ from seq2slate.baselines.loading import load_ranker
 from seq2slate.data.lists import ItemLists
 from seq2slate.evaluation.comparison import BASE_ORDER
 from seq2slate.evaluation.statistics import mean_over_lists, two_way_interval
-from seq2slate.model.seq2slate import Seq2Slate
+from seq2slate.model.slate_model import SlateModel
 from seq2slate.reproduce.cells import FIGURE_2, FIGURE_3, RECIPES, Network
 from seq2slate.reproduce.data import USERS, load_fold
 from seq2slate.reproduce.results import Results
@@ -38,7 +38,7 @@ def attention(out: Path) -> dict[str, Any] | None:
     if not folder.exists() or not test.n_items:
         return None
     model = load_ranker(folder)
-    assert isinstance(model, Seq2Slate), "only networks are kept"
+    assert isinstance(model, SlateModel), "only networks are kept"
     one = test[list_to_draw(test)]
     decoded = model.decode(one)
     grades = one.relevance if one.relevance is not None else np.full(one.n_items, np.nan)

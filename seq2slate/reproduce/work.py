@@ -12,19 +12,19 @@ import numpy as np
 from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
 from seq2slate.baselines.loading import fit_ranker
 from seq2slate.baselines.order import BaseOrder
-from seq2slate.data.clicks import User, shown_clicks
 from seq2slate.data.lists import IntArray, ItemLists, Split
 from seq2slate.data.ranker import Ranker, rank_lists, slot_of_item
 from seq2slate.evaluation.evaluate import SHOWN_CUTS
 from seq2slate.metrics import DEFAULT_MEASURES
-from seq2slate.model.seq2slate import Seq2Slate
+from seq2slate.model.slate_model import SlateModel
 from seq2slate.reproduce.cells import FIGURE_2, RECIPES, Cell, Learner, Network, epochs_of, slug
 from seq2slate.reproduce.data import fold_user, load_fold
 from seq2slate.reproduce.results import SHOWN_SLOTS, CellResult
 from seq2slate.reproduce.settings import Settings
+from seq2slate.simulation.click_models import ClickModel, shown_clicks
 from seq2slate.training.fit import History, fit
 
-_REFERENCES: dict[str, Callable[[User], Ranker]] = {
+_REFERENCES: dict[str, Callable[[ClickModel], Ranker]] = {
     "base order": lambda user: BaseOrder(),
     "ceiling on logged labels": LoggedCeiling,
     "ceiling when re-shown": lambda user: ShownCeiling(user, k=SHOWN_SLOTS),
@@ -41,7 +41,7 @@ def do_cell(cell: Cell, out: Path, settings: Settings) -> None:
     seconds = {"training": time.perf_counter() - began}
     if history is not None:
         seconds["to the best epoch"] = seconds["training"] * (history.best_epoch + 1) / len(history.epochs)
-    if isinstance(ranker, Seq2Slate) and (cell.recipe, cell.fold, cell.seed) == (FIGURE_2, 0, 0):
+    if isinstance(ranker, SlateModel) and (cell.recipe, cell.fold, cell.seed) == (FIGURE_2, 0, 0):
         ranker.save(model_folder(out, cell.user))
     recipe = RECIPES[cell.recipe]
     shuffled = isinstance(recipe, Network) and recipe.shuffled
@@ -61,7 +61,7 @@ def model_folder(out: Path, user: str) -> Path:
     return out / "models" / f"{slug(FIGURE_2)}-{user}"
 
 
-def _train(cell: Cell, split: Split, user: User, settings: Settings) -> tuple[Ranker, History | None]:
+def _train(cell: Cell, split: Split, user: ClickModel, settings: Settings) -> tuple[Ranker, History | None]:
     recipe = RECIPES[cell.recipe]
     if isinstance(recipe, Learner):
         return fit_ranker(recipe.kind, split.train, split.valid, seed=cell.seed), None
@@ -77,14 +77,14 @@ def _train(cell: Cell, split: Split, user: User, settings: Settings) -> tuple[Ra
 
 def train_network(
     recipe: Network, train: ItemLists, valid: ItemLists, *, epochs: int, seed: int
-) -> tuple[Seq2Slate, History]:
+) -> tuple[SlateModel, History]:
     """Train a network as its preset says, but for so many epochs at most."""
-    model = Seq2Slate.create(train, recipe.preset.network, seed=seed)
+    model = SlateModel.create(train, recipe.preset.network, seed=seed)
     config = replace(recipe.preset.training, epochs=epochs, seed=seed)
     return model, fit(model, train, valid, config, quiet=True)
 
 
-def measure(ranker: Ranker, test: ItemLists, user: User, *, repeats: int) -> CellResult:
+def measure(ranker: Ranker, test: ItemLists, user: ClickModel, *, repeats: int) -> CellResult:
     """Rank the test lists, and return what the slates are worth, list by list."""
     began = time.perf_counter()
     slates = rank_lists(ranker, test)

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 from seq2slate.errors import DataError, UsageError
-from seq2slate.model.saving import SavedRanker, load_saved
-from seq2slate.model.seq2slate import KIND, Seq2Slate
-from seq2slate.serving.experiment import BASE, Arm, Experiment, read_experiment
-from seq2slate.serving.runtime import Runtime
+from seq2slate.experiments.assignment import BASE, Arm, Experiment, read_experiment
+from seq2slate.model.backends.runtime import Runtime
+from seq2slate.model.slate_model import KIND, SlateModel
+from seq2slate.saving import SavedRanker, load_saved
 
 ONLY_MODEL = Experiment("default", (Arm("model"),))
 """What runs when there is no experiment."""
@@ -80,7 +80,7 @@ def _load(folder: str) -> ServedModel:
     if saved.kind != KIND:
         raise UsageError(f"{folder} holds a {saved.kind!r} ranker, and only a network can be served")
     try:
-        runtime = Runtime(Seq2Slate.from_saved(saved))
+        runtime = Runtime(SlateModel.from_saved(saved))
         _warm_up(runtime)
     except ArithmeticError as error:
         raise DataError(f"{folder}: the model's probabilities are not numbers: its weights are broken") from error

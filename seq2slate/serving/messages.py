@@ -21,7 +21,7 @@ import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seq2slate.data.lists import FloatArray
-from seq2slate.serving.log.impression import is_storable
+from seq2slate.log.impressions import is_storable
 
 LONGEST_ID = 512
 """Of a unit and of an item, in bytes of UTF-8."""

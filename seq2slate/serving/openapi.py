@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from seq2slate import __version__
-from seq2slate.evaluation.page import Html, Section, element, page, table
+from seq2slate.html import Html, Section, element, page, table
 from seq2slate.serving.messages import ClickAnswer, ClickRequest, ErrorAnswer, RerankAnswer, RerankRequest
 
 _TYPES = (RerankRequest, RerankAnswer, ClickRequest, ClickAnswer, ErrorAnswer)

@@ -25,13 +25,13 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from seq2slate.errors import Seq2SlateError, UsageError
+from seq2slate.log.store import Durability, open_store
+from seq2slate.serving.app import create_app
 from seq2slate.serving.deployment import load_deployment
-from seq2slate.serving.guard import Limits, is_loopback
 from seq2slate.serving.keys import KeyRing
-from seq2slate.serving.log.store import Durability, open_store
+from seq2slate.serving.middleware import Limits, is_loopback
 from seq2slate.serving.monitoring import Monitor
-from seq2slate.serving.reranker import Patience, Reranker
-from seq2slate.serving.service import create_app
+from seq2slate.serving.service import RerankService, Timeouts
 
 _SECONDS_TO_DRAIN = 10
 _BACKLOG = 2048
@@ -52,7 +52,7 @@ class Settings:
     keys: Path | None = None
     threads: int | None = None
     """Of the model; as many as cores, up to four, if not given."""
-    patience: Patience = field(default_factory=Patience)
+    patience: Timeouts = field(default_factory=Timeouts)
     limits: Limits = field(default_factory=Limits)
 
 
@@ -68,7 +68,7 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     with listener, open_store(settings.log, durability=settings.durability) as store:
         monitor = Monitor()
         load = partial(load_deployment, settings.model, settings.experiment)
-        reranker = Reranker(load, store, monitor, settings.patience, threads=settings.threads)
+        reranker = RerankService(load, store, monitor, settings.patience, threads=settings.threads)
         try:
             app = create_app(reranker, monitor, key_ring=keys, limits=settings.limits)
             gc.collect()
@@ -142,7 +142,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _run(app: ASGIApp, reranker: Reranker, listener: socket.socket, announce: Callable[[], None]) -> None:
+def _run(app: ASGIApp, reranker: RerankService, listener: socket.socket, announce: Callable[[], None]) -> None:
     config = uvicorn.Config(
         app,
         http="httptools",
@@ -170,7 +170,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 async def _serve(
-    server: uvicorn.Server, reranker: Reranker, listener: socket.socket, announce: Callable[[], None]
+    server: uvicorn.Server, reranker: RerankService, listener: socket.socket, announce: Callable[[], None]
 ) -> None:
     loop = asyncio.get_running_loop()
     reloads: set[asyncio.Task[None]] = set()
@@ -199,6 +199,6 @@ async def _announce_when_started(server: uvicorn.Server, announce: Callable[[], 
     announce()
 
 
-async def _reload(reranker: Reranker) -> None:
+async def _reload(reranker: RerankService) -> None:
     with suppress(Seq2SlateError, OSError):  # which it has logged
         await reranker.reload()

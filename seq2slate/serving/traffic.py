@@ -30,11 +30,11 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from seq2slate.data.clicks import Doubles, User, check_grades, draw, similar_items
 from seq2slate.data.lists import BoolArray, ItemLists
 from seq2slate.errors import DataError, UsageError
 from seq2slate.progress import track
 from seq2slate.serving.client import Client, LostError
+from seq2slate.simulation.click_models import ClickModel, Doubles, check_grades, draw, similar_items
 
 _ORDER, _UNIT = 1, 2  # what a generator is for, beside the user's own draws
 _ROOM = 64 << 20  # bytes for lists that may come again
@@ -129,7 +129,7 @@ class Traffic:
 def send_traffic(
     url: str,
     lists: ItemLists,
-    user: User,
+    user: ClickModel,
     *,
     requests: int,
     concurrency: int = 8,
@@ -182,7 +182,7 @@ class _Candidates:
     """(1, N, N)"""
 
     @classmethod
-    def of(cls, one: ItemLists, user: User, k: int) -> _Candidates:
+    def of(cls, one: ItemLists, user: ClickModel, k: int) -> _Candidates:
         """Prepare a list that stands alone."""
         ids = one.item_ids.to_pylist()
         columns: dict[str, Any] = {"item_ids": ids, "features": one.features.tolist(), "k": k}
@@ -213,7 +213,7 @@ class _Candidates:
 class _Plan:
     """All that is left to chance, by the number of a request."""
 
-    def __init__(self, lists: ItemLists, user: User, *, k: int, units: int, seed: int) -> None:
+    def __init__(self, lists: ItemLists, user: ClickModel, *, k: int, units: int, seed: int) -> None:
         self._lists, self._user, self._k, self._units, self._seed = lists, user, k, units, seed
         self._order = np.random.default_rng((seed, 0, _ORDER)).permutation(np.flatnonzero(lists.lengths))
         if not len(self._order):

@@ -28,8 +28,8 @@ from seq2slate.data.lists import IntArray, ItemLists
 from seq2slate.errors import DataError, Seq2SlateError, UsageError
 from seq2slate.metrics import Measure
 from seq2slate.model.inputs import InputLists
-from seq2slate.model.saving import check_replaceable
-from seq2slate.model.seq2slate import Seq2Slate
+from seq2slate.model.slate_model import SlateModel
+from seq2slate.saving import check_replaceable
 from seq2slate.training.checkpoint import Checkpoint, latest_checkpoint
 from seq2slate.training.config import TrainingConfig
 from seq2slate.training.objectives import Objective
@@ -76,7 +76,7 @@ class History:
 
 
 def fit(
-    model: Seq2Slate,
+    model: SlateModel,
     train: ItemLists,
     valid: ItemLists,
     config: TrainingConfig,
@@ -116,7 +116,7 @@ def fit(
 class _Run:
     def __init__(
         self,
-        model: Seq2Slate,
+        model: SlateModel,
         train: ItemLists,
         valid: ItemLists,
         config: TrainingConfig,
@@ -299,7 +299,7 @@ def _epoch_seed(seed: int, epoch: int) -> int:
     return int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])
 
 
-def _identity(config: TrainingConfig, model: Seq2Slate, *parts: ItemLists) -> str:
+def _identity(config: TrainingConfig, model: SlateModel, *parts: ItemLists) -> str:
     """Return what must be the same for a run to be resumed: its options, its network and its lists."""
     digest = hashlib.sha256(json.dumps([asdict(config), asdict(model.network.config)]).encode())
     for lists in parts:

@@ -14,9 +14,9 @@ choice answers only for what comes after it, which has the same mean and less no
 choices before j alone, so the choice at j answers for steps j + 1 and on. For a reward, it is what the slate gains from
 slot j on.
 
-The first term is as large as the loss itself while the network knows nothing, and then drowns the second. `score_term`
-weighs it (1 is the paper's estimator, 0 leaves sampled slates with ∇L alone); `normalise` divides the advantages of a
-step by their spread.
+The first term is as large as the loss itself while the network knows nothing, and then drowns the second.
+`policy_gradient_weight` weighs it (1 is the paper's estimator, 0 leaves sampled slates with ∇L alone); `normalise`
+divides the advantages of a step by their spread.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ObjectiveConfig:
     """Only the first k steps count, and only they are decoded; all if None."""
     credit: Credit = "total"
     """What a choice answers for."""
-    score_term: float = 1.0
+    policy_gradient_weight: float = 1.0
     """Weight of the term (L - b) ∇log p of the sampling policy."""
     normalise: bool = False
     """Whether the advantages of each step are divided by their standard deviation over the batch."""
@@ -63,7 +63,7 @@ class ObjectiveConfig:
     """Of the moving average that is subtracted from losses and rewards."""
     reward: str = "NDCG@10"
     """What `reinforce` maximises: the name of a measure."""
-    click_term: float = 0.0
+    click_likelihood_weight: float = 0.0
     """Weight of -log p of the logged clicks, each given those above it; needs a network with `resemblance`."""
 
     def __post_init__(self) -> None:
@@ -93,10 +93,13 @@ class Objective:
         """Return what to call `backward` on, and the loss (or the reward) of each list (B,) for people to watch."""
         encoded = network.encode(inputs, generator=generator)
         surrogate, watched = self._of_slates(network, encoded, labels, generator)
-        if self.config.click_term:
+        if self.config.click_likelihood_weight:
             if encoded.clicks is None:
-                raise UsageError("click_term needs a network with resemblance")
-            surrogate = surrogate - self.config.click_term * encoded.clicks.log_likelihood(labels, encoded.mask).mean()
+                raise UsageError("click_likelihood_weight needs a network with resemblance")
+            surrogate = (
+                surrogate
+                - self.config.click_likelihood_weight * encoded.clicks.log_likelihood(labels, encoded.mask).mean()
+            )
         return surrogate, watched
 
     def _of_slates(
@@ -129,10 +132,12 @@ class Objective:
         losses = step_losses(scores, labels, slates, mask, loss=self.loss) * weights
         total = losses.sum(1)
         surrogate = total.mean()
-        if self.config.policy == "sampling" and self.config.score_term:
+        if self.config.policy == "sampling" and self.config.policy_gradient_weight:
             detached = losses.detach()
             cost = detached.flip(1).cumsum(1).flip(1) - detached  # of the steps after each
-            surrogate = surrogate + self.config.score_term * self._score_term(scores, slates, cost, total.detach())
+            surrogate = surrogate + self.config.policy_gradient_weight * self._score_term(
+                scores, slates, cost, total.detach()
+            )
         return surrogate, total.detach()
 
     def _reinforce(self, scores: Tensor, slates: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from seq2slate.data.lists import ItemLists
 from seq2slate.errors import DataError, UsageError
-from seq2slate.model.seq2slate import Seq2Slate
+from seq2slate.model.slate_model import SlateModel
 from seq2slate.training.config import PRESETS, Preset
 from seq2slate.training.fit import History, fit
 
@@ -37,7 +37,7 @@ class Choices:
         training = replace(preset.training, objective=replace(preset.training.objective, **objective), **run)
         network = replace(preset.network, **_chosen(decoder=self.decoder))
         if training.objective.policy == "reinforce":  # the paper does not regularise it
-            pure = replace(training.objective, click_term=0.0)
+            pure = replace(training.objective, click_likelihood_weight=0.0)
             training, network = replace(training, l2=0.0, objective=pure), replace(network, dropout=0.0)
         return Preset(network, training)
 
@@ -63,7 +63,7 @@ def train_model(
     resume: bool = False,
     tensorboard: Path | None = None,
     quiet: bool = False,
-) -> tuple[Seq2Slate, History]:
+) -> tuple[SlateModel, History]:
     """Train a model and, if a folder is named, save it there; checkpoints lie beside it until the run has ended.
 
     Without validation lists a tenth of the training lists is held out, by the seed.
@@ -72,7 +72,7 @@ def train_model(
     preset = choices.resolve()
     if valid is None:
         train, valid = hold_out(train, seed=choices.seed)
-    model = Seq2Slate.create(train, preset.network, seed=choices.seed)
+    model = SlateModel.create(train, preset.network, seed=choices.seed)
     checkpoints = None if out is None else out.with_name(f"{out.name}.checkpoints")
     history = fit(
         model,

@@ -12,8 +12,8 @@ import numpy as np
 
 from seq2slate.data.lists import FloatArray
 from seq2slate.errors import Seq2SlateError
+from seq2slate.log.impressions import Impression
 from seq2slate.serving.deployment import Deployment
-from seq2slate.serving.log.impression import Impression
 
 _AS_LOGGED = 1e-3
 

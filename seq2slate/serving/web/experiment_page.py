@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from seq2slate.evaluation.page import Html, element
-from seq2slate.serving.analysis import Analysis, ArmResult
+from seq2slate.experiments.analysis import Analysis, ArmResult
+from seq2slate.html import Html, element
 from seq2slate.serving.web import charts, verdict
 from seq2slate.serving.web.frame import Column, Page, card, frame, table
 from seq2slate.serving.web.overview import LATEST_SLATES, Overview

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from seq2slate.evaluation.page import Html, element
+from seq2slate.html import Html, element
 from seq2slate.serving.web.style import STYLE
 
 _PLACES = (("/", "Experiment"), ("/slates", "Slates"), ("/docs", "API"))

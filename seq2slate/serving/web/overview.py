@@ -6,12 +6,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from seq2slate.serving.analysis import Analysis, analyse
+from seq2slate.experiments.analysis import Analysis, analyse
+from seq2slate.experiments.assignment import INTERLEAVED, USUAL_CONTROLS
+from seq2slate.log.counts import ArmCounts, Counts, Definition, MinuteCounts
+from seq2slate.log.impressions import is_storable
+from seq2slate.log.store import Store
 from seq2slate.serving.deployment import Deployment
-from seq2slate.serving.experiment import INTERLEAVED, USUAL_CONTROLS
-from seq2slate.serving.log.counts import ArmCounts, Counts, Definition, MinuteCounts
-from seq2slate.serving.log.impression import is_storable
-from seq2slate.serving.log.store import Store
 
 LATEST_SLATES = 1000
 """Of which the latencies are shown."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from seq2slate.errors import Seq2SlateError
-from seq2slate.serving.log.impression import is_storable
+from seq2slate.log.impressions import is_storable
 from seq2slate.serving.web.attention import attention_of
 from seq2slate.serving.web.experiment_page import experiment_page
 from seq2slate.serving.web.frame import Page, problem

@@ -8,8 +8,8 @@ from math import exp
 import numpy as np
 
 from seq2slate.data.lists import FloatArray
-from seq2slate.evaluation.page import Html, element
-from seq2slate.serving.log.impression import Impression, LoggedImpression
+from seq2slate.html import Html, element
+from seq2slate.log.impressions import Impression, LoggedImpression
 from seq2slate.serving.web.attention import Attention
 from seq2slate.serving.web.frame import Column, Page, card, facts, frame, table
 from seq2slate.serving.web.heatmap import FIRST_ITEMS, drawn_items, drawn_steps, heatmap

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from seq2slate.evaluation.page import Html, element
-from seq2slate.serving.log.impression import LoggedImpression
+from seq2slate.html import Html, element
+from seq2slate.log.impressions import LoggedImpression
 from seq2slate.serving.web.frame import Column, Page, card, frame, table
 from seq2slate.serving.web.words import count, moment, plural
 

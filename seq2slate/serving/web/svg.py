@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 
-from seq2slate.evaluation.page import Html, element
+from seq2slate.html import Html, element
 from seq2slate.serving.web.style import ARM_COLOURS
 
 _WIDTH, _HEIGHT = 480, 280

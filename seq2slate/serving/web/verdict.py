@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from seq2slate.serving.analysis import Analysis, ArmResult
-from seq2slate.serving.inference import ALPHA, MIN_UNITS
-from seq2slate.serving.log.counts import Counts
-from seq2slate.serving.preference import Preference
+from seq2slate.experiments.analysis import Analysis, ArmResult
+from seq2slate.experiments.preference import Preference
+from seq2slate.experiments.statistics import ALPHA, MIN_UNITS
+from seq2slate.log.counts import Counts
 from seq2slate.serving.web.words import count, in_100, p_value, percent, plural
 
 Tone: TypeAlias = Literal["gain", "loss", "open"]

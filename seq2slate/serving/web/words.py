@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from urllib.parse import quote
 
-from seq2slate.evaluation.page import Html, element
-from seq2slate.serving.inference import Interval
+from seq2slate.experiments.statistics import Interval
+from seq2slate.html import Html, element
 
 NOTHING = "–"
 _LEAST_P = 0.0001

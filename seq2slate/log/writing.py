@@ -7,10 +7,10 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from seq2slate.serving.log.backend import Connection, Row
-from seq2slate.serving.log.counts import Definition
-from seq2slate.serving.log.impression import ROW, ClickOutcome, Columns, Draft, Impression, columns_of, to_row
-from seq2slate.serving.log.tally import ShownSlate, Tally
+from seq2slate.log.backend import Connection, Row
+from seq2slate.log.counts import Definition
+from seq2slate.log.impressions import ROW, ClickOutcome, Columns, Draft, Impression, columns_of, to_row
+from seq2slate.log.tally import ShownSlate, Tally
 
 
 @dataclass(frozen=True)

@@ -81,13 +81,13 @@ _BLOCK_CELLS = 1 << 22  # features worked on at once: every temporary array of t
 _COLUMNS_SEED = 30
 
 
-def generate(n_lists: int, *, items: float = 110, features: int = 136, seed: int) -> ItemLists:
+def make_synthetic_lists(n_lists: int, *, items: float = 110, features: int = 136, seed: int) -> ItemLists:
     """Return lists with grades 0 to 4, in random order, with `items` items on average and at least one.
 
     `labels` are the grades; `relevance_probability` is the true probability of a grade of 2 or more, which is no
     feature. The lists are ready for a base ranker to order them and a simulated user to click on them.
 
-    >>> lists = generate(200, items=20, features=16, seed=1)
+    >>> lists = make_synthetic_lists(200, items=20, features=16, seed=1)
     >>> len(lists), lists.n_features, lists.list_ids[12].as_py(), lists[12].item_ids[3].as_py()
     (200, 16, 'g1-12', 'g1-12-3')
     >>> bool(abs((lists.labels >= 2).mean() - lists.relevance_probability.mean()) < 0.02)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from time import time
 
 from seq2slate.errors import DataError
-from seq2slate.serving.log.backend import Connection
+from seq2slate.log.backend import Connection
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (

@@ -24,18 +24,18 @@ from torch import Tensor, nn
 
 from seq2slate.data.features import NumberColumns
 from seq2slate.model.attention import LAST_POSITION, AttentionBlock, AttentionEncoder
-from seq2slate.model.kernels import NEARLY_ONE
+from seq2slate.model.backends.kernels import NEARLY_ONE
+from seq2slate.model.backends.onnx_graph import BOOL, FLOAT, INTEGER, INTEGER_32, Graph, Value
+from seq2slate.model.backends.onnx_ranker import ITEM_CODES, LIST_CODES
+from seq2slate.model.interactions import LEAST, PARAM_SCALE, STRONGEST, Resemblance
 from seq2slate.model.recurrent import GruLayer, LstmLayer, RecurrentLayer
-from seq2slate.model.resemblance import LEAST, STRETCH, STRONGEST, Resemblance
-from seq2slate.model.seq2slate import Seq2Slate
-from seq2slate.serving.graph import BOOL, FLOAT, INTEGER, INTEGER_32, Graph, Value
-from seq2slate.serving.onnx_ranker import ITEM_CODES, LIST_CODES
+from seq2slate.model.slate_model import SlateModel
 
 States: TypeAlias = list[list[Value]]
 """Layer by layer: (h, c) of an LSTM or (h,) of a GRU, each (B, D)."""
 
 
-def onnx_model(model: Seq2Slate, notes: Mapping[str, str]) -> bytes:
+def onnx_model(model: SlateModel, notes: Mapping[str, str]) -> bytes:
     """Return the content of the file, with notes for whoever opens it."""
     return _NetworkGraph(model).written(notes)
 
@@ -43,7 +43,7 @@ def onnx_model(model: Seq2Slate, notes: Mapping[str, str]) -> bytes:
 class _NetworkGraph:
     """The graph while it is being written."""
 
-    def __init__(self, model: Seq2Slate) -> None:
+    def __init__(self, model: SlateModel) -> None:
         self.network, self.transform = model.network, model.transform
         self.graph = Graph()
         n_features = len(self.transform.dense.names)
@@ -155,14 +155,14 @@ class _NetworkGraph:
         """Return what the scores start with (B, N), and what a placed item adds to the others (B, N, N), if any."""
         prior, resemblance = None, self.network.resemblance
         if self.network.prior is not None:
-            values = _array(self.network.prior * STRETCH)
+            values = _array(self.network.prior * PARAM_SCALE)
             places = self.positions.op("Min", len(values) - 1)
             prior = self.zeros + self.graph.constant(values).op("Gather", places)
         if resemblance is None:
             return prior, None
         similar = self._similar(self.graph.where(self.mask.unsqueeze(2), items, 0.0), resemblance)
         number = {name: _number(value) for name, value in resemblance.numbers.items()}
-        appeal = (items @ _array(resemblance.relevance * STRETCH)[:, None]).squeeze(2) + number["offset"]
+        appeal = (items @ _array(resemblance.relevance * PARAM_SCALE)[:, None]).squeeze(2) + number["offset"]
         if prior is not None:
             appeal = appeal + prior
         clicks = self._clicks(_sigmoid(appeal), _sigmoid(appeal + number["effect_above"]), similar)
@@ -180,8 +180,8 @@ class _NetworkGraph:
 
     def _distances(self, items: Value, pairs: Value, resemblance: Resemblance) -> Value:
         """Return the squared distances (B, N, N), with a median of 1 over the pairs of each list."""
-        bend = torch.sigmoid(resemblance.bends * STRETCH)
-        weights = torch.exp(resemblance.log_weights * STRETCH) / bend
+        bend = torch.sigmoid(resemblance.bends * PARAM_SCALE)
+        weights = torch.exp(resemblance.log_weights * PARAM_SCALE) / bend
         places = _expm1(items * _array(bend)) * _array(weights)
         places = places - places.slice(0, 1, axis=1)
         squares = (places * places).op("ReduceSum", np.array([2]), keepdims=0)
@@ -308,7 +308,7 @@ def _array(weights: Tensor) -> npt.NDArray[np.float32]:
 
 
 def _number(stored: Tensor) -> float:
-    return float(stored.detach() * STRETCH)
+    return float(stored.detach() * PARAM_SCALE)
 
 
 # Layers

@@ -16,12 +16,14 @@ from seq2slate.errors import UsageError
 from seq2slate.progress import track
 
 
-def cross_fit(fit: Callable[[ItemLists], Ranker], lists: ItemLists, *, folds: int = 5, seed: int = 0) -> ItemLists:
+def order_out_of_fold(
+    fit: Callable[[ItemLists], Ranker], lists: ItemLists, *, folds: int = 5, seed: int = 0
+) -> ItemLists:
     """Return the lists, each in the order of a ranker fitted on the other folds, in their own sequence.
 
     >>> from seq2slate.baselines.order import BaseOrder
     >>> lists = ItemLists(np.zeros((6, 1)), [0, 3, 6])
-    >>> len(cross_fit(lambda other_lists: BaseOrder(), lists, folds=2))
+    >>> len(order_out_of_fold(lambda other_lists: BaseOrder(), lists, folds=2))
     2
     """
     if not 2 <= folds <= len(lists):

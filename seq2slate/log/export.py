@@ -27,7 +27,7 @@ from seq2slate.atomic import atomic_path
 from seq2slate.data.lists import FloatArray, ItemLists, offsets_from_lengths
 from seq2slate.data.tables import to_table, with_metadata
 from seq2slate.errors import DataError, UsageError
-from seq2slate.serving.log.impression import (
+from seq2slate.log.impressions import (
     BAD_FEATURES,
     Columns,
     ContextValue,
@@ -35,8 +35,8 @@ from seq2slate.serving.log.impression import (
     LoggedImpression,
     columns_of,
 )
-from seq2slate.serving.log.reading import Range
-from seq2slate.serving.log.store import Store
+from seq2slate.log.reading import Range
+from seq2slate.log.store import Store
 
 _NOT_SHOWN = -1
 

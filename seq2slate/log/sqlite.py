@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2slate.errors import DataError
-from seq2slate.serving.log.backend import BadRowError, Durability, Row, StoreError
+from seq2slate.log.backend import BadRowError, Durability, Row, StoreError
 
 logger = logging.getLogger("seq2slate.serving")
 _SECONDS_TO_WAIT = 5.0  # for another process that is writing

@@ -25,8 +25,8 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from seq2slate.log.store import StoreError
 from seq2slate.serving import keys
-from seq2slate.serving.log.store import StoreError
 from seq2slate.serving.messages import BadRequestError, ErrorAnswer
 from seq2slate.serving.monitoring import Monitor
 

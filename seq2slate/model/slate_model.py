@@ -16,8 +16,8 @@ from seq2slate.errors import DataError
 from seq2slate.model.decoding import Decoded, decode, log_prob
 from seq2slate.model.inputs import InputLists, InputSizes, NetworkInputs
 from seq2slate.model.network import NetworkConfig, SlateNetwork
-from seq2slate.model.saving import SavedRanker
 from seq2slate.progress import track
+from seq2slate.saving import SavedRanker
 
 KIND = "seq2slate"
 """The name of this kind of ranker in a saved folder."""
@@ -34,12 +34,12 @@ class Slate:
     """How sure the model was of each choice, given those before it."""
 
 
-class Seq2Slate:
+class SlateModel:
     """A network with the transform of its columns. It is a Ranker.
 
     >>> import numpy as np
     >>> lists = ItemLists(np.random.default_rng(0).normal(size=(9, 4)), [0, 4, 9])
-    >>> model = Seq2Slate.create(lists, NetworkConfig(hidden=8), seed=0)
+    >>> model = SlateModel.create(lists, NetworkConfig(hidden=8), seed=0)
     >>> model.rank(lists.batch(), k=3).shape
     (2, 3)
     """
@@ -57,14 +57,14 @@ class Seq2Slate:
         seed: int = 0,
         categorical: Sequence[str] | None = None,
         context: Sequence[str] | None = None,
-    ) -> Seq2Slate:
+    ) -> SlateModel:
         """Return an untrained model for lists with these columns; text and context columns may be chosen by name."""
         transform = FeatureTransform.fit(lists, categorical=categorical, context=context)
         network = SlateNetwork(InputSizes.of(transform), config or NetworkConfig())
         network.reset_parameters(torch.Generator().manual_seed(seed))
         return cls(transform, network)
 
-    def to(self, device: str | torch.device) -> Seq2Slate:
+    def to(self, device: str | torch.device) -> SlateModel:
         """Move the network to another device."""
         self.network.to(device)
         return self
@@ -136,7 +136,7 @@ class Seq2Slate:
         SavedRanker(KIND, {"network": asdict(self.network.config)}, weights, self.transform).save(folder)
 
     @classmethod
-    def from_saved(cls, saved: SavedRanker) -> Seq2Slate:
+    def from_saved(cls, saved: SavedRanker) -> SlateModel:
         """Build the model from what its folder holds."""
         for name, weights in saved.weights.items():
             if not np.isfinite(weights).all():

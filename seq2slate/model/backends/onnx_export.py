@@ -25,13 +25,13 @@ from seq2slate.atomic import atomic_path
 from seq2slate.data.features import FeatureTransform, NumberColumns, Vocabulary
 from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists, offsets_from_lengths
 from seq2slate.errors import DataError, UsageError
+from seq2slate.model.backends.onnx_network import onnx_model
+from seq2slate.model.backends.onnx_ranker import FEATURES_NOTE, WEIGHTS_NOTE, OnnxRanker
 from seq2slate.model.decoding import choice_log_probabilities, first_scores, repeated_scores
 from seq2slate.model.inputs import InputLists
-from seq2slate.model.saving import WEIGHTS_FILE, load_saved
-from seq2slate.model.seq2slate import KIND, Seq2Slate
+from seq2slate.model.slate_model import KIND, SlateModel
 from seq2slate.progress import track
-from seq2slate.serving.onnx_network import onnx_model
-from seq2slate.serving.onnx_ranker import FEATURES_NOTE, WEIGHTS_NOTE, OnnxRanker
+from seq2slate.saving import WEIGHTS_FILE, load_saved
 
 TIE = 1e-5
 """Scores that are nearer than this are as good as equal; what float32 leaves of a score is a little better."""
@@ -64,7 +64,7 @@ def export_onnx(folder: str | os.PathLike[str], out: str | os.PathLike[str]) -> 
     saved = load_saved(folder)
     if saved.kind != KIND:
         raise UsageError(f"{folder} holds a {saved.kind!r} ranker, and only a network can be exported")
-    model = Seq2Slate.from_saved(saved)
+    model = SlateModel.from_saved(saved)
     digest = hashlib.sha256((Path(folder) / WEIGHTS_FILE).read_bytes()).hexdigest()
     content = onnx_model(model, {FEATURES_NOTE: model.transform.to_json(), WEIGHTS_NOTE: digest})
     parity = compare(model, OnnxRanker(content))
@@ -73,7 +73,7 @@ def export_onnx(folder: str | os.PathLike[str], out: str | os.PathLike[str]) -> 
     return parity
 
 
-def compare(model: Seq2Slate, exported: OnnxRanker, *, lengths: IntArray = LENGTHS, seed: int = 0) -> Parity:
+def compare(model: SlateModel, exported: OnnxRanker, *, lengths: IntArray = LENGTHS, seed: int = 0) -> Parity:
     """Compare both on random lists; a difference that is no rounding is an error that names the list and the slot."""
     judge = _Judge(model)
     near_ties, largest_gap = 0, 0.0
@@ -103,7 +103,7 @@ class _Slates(NamedTuple):
 class _Judge:
     """The network in float64, which is asked where float32 disagrees with itself."""
 
-    def __init__(self, model: Seq2Slate) -> None:
+    def __init__(self, model: SlateModel) -> None:
         self._transform, self._network = model.transform, copy.deepcopy(model.network).double()
 
     def gap(self, one: ItemLists, found: _Slates, network: _Slates) -> float:

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from seq2slate.serving.log.backend import Connection, Row
-from seq2slate.serving.log.impression import ROW, Columns, LoggedImpression, from_row
+from seq2slate.log.backend import Connection, Row
+from seq2slate.log.impressions import ROW, Columns, LoggedImpression, from_row
 
 Reading: TypeAlias = Callable[[], AbstractContextManager[Connection]]
 """Opens a transaction that reads."""

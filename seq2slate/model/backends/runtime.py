@@ -4,7 +4,7 @@ The usual path from lists to slates is made for batches; for a single list most 
 that does not depend on the request is done beforehand, and a network of two LSTM layers, which is what the presets
 `paper` and `default` make, runs in one call to C (`model.list_placer`). All others take the usual path.
 
-The slates are those of `Seq2Slate.decode`, but where scores are so near each other that rounding decides, and so are
+The slates are those of `SlateModel.decode`, but where scores are so near each other that rounding decides, and so are
 the log-probabilities of the best slate. A slate that is drawn comes with the log-propensities of the draw, at the
 temperature it was drawn with: what a log must keep.
 """
@@ -23,11 +23,11 @@ from seq2slate.data.features import EncodedLists
 from seq2slate.data.lists import Batch, FloatArray, IntArray
 from seq2slate.data.ranker import NO_ITEM
 from seq2slate.errors import UsageError
+from seq2slate.model.backends.list_placer import ListPlacer, NotFiniteError, list_placer
 from seq2slate.model.decoding import check_options, choice_log_probabilities, decode, score_slates
 from seq2slate.model.inputs import InputLists
-from seq2slate.model.list_placer import ListPlacer, NotFiniteError, list_placer
-from seq2slate.model.saving import load_saved
-from seq2slate.model.seq2slate import KIND, Seq2Slate
+from seq2slate.model.slate_model import KIND, SlateModel
+from seq2slate.saving import load_saved
 
 _FEW_ITEMS = 32  # all of them are placed in a millisecond at most
 
@@ -37,13 +37,13 @@ class Runtime:
 
     >>> from seq2slate import ItemLists, NetworkConfig
     >>> features = np.random.default_rng(0).normal(size=(9, 4))
-    >>> runtime = Runtime(Seq2Slate.create(ItemLists(features, [0, 9]), NetworkConfig(hidden=8)))
+    >>> runtime = Runtime(SlateModel.create(ItemLists(features, [0, 9]), NetworkConfig(hidden=8)))
     >>> slate, log_probabilities = runtime.slate(features[:5], k=3)
     >>> slate.shape, bool((log_probabilities < 0).all())
     ((3,), True)
     """
 
-    def __init__(self, model: Seq2Slate) -> None:
+    def __init__(self, model: SlateModel) -> None:
         """Take the weights as they are now; what happens to the model later changes nothing here."""
         self.transform = model.transform
         self._network = copy.deepcopy(model.network).cpu().eval()
@@ -58,7 +58,7 @@ class Runtime:
         saved = load_saved(folder)
         if saved.kind != KIND:
             raise UsageError(f"{folder} holds a {saved.kind!r} ranker, and only a network can be served this way")
-        return cls(Seq2Slate.from_saved(saved))
+        return cls(SlateModel.from_saved(saved))
 
     def slate(
         self,

@@ -1,7 +1,7 @@
 """Which of two rankers people prefer, from the clicks on slates that both have filled (`serving.interleaving`).
 
 For a unit u with a_u and b_u clicks on what a and b have placed, the preference for b is Σ(b_u − a_u) / Σ(a_u + b_u): a
-ratio of sums over units, with the variance of `seq2slate.serving.analysis`, since the slates of a unit are not
+ratio of sums over units, with the variance of `seq2slate.experiments.analysis`, since the slates of a unit are not
 independent. A unit without clicks has no say.
 """
 
@@ -14,8 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from seq2slate.errors import UsageError
-from seq2slate.serving.inference import MIN_UNITS, Interval, Z, any_time_inference, around, ratio_variance, two_sided_p
-from seq2slate.serving.log.counts import DraftCounts
+from seq2slate.experiments.statistics import (
+    MIN_UNITS,
+    Interval,
+    Z,
+    any_time_inference,
+    around,
+    ratio_variance,
+    two_sided_p,
+)
+from seq2slate.log.counts import DraftCounts
 
 EXPECTED = 0.05
 """The preference that one hopes to find: it tunes what holds at any look."""

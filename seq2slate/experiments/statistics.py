@@ -1,6 +1,6 @@
 """The statistics that the analyses of experiments share: ratios over units, and intervals for one look or for any.
 
-`seq2slate.serving.analysis` has the formulas and where they come from.
+`seq2slate.experiments.analysis` has the formulas and where they come from.
 """
 
 from __future__ import annotations

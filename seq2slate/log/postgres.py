@@ -16,7 +16,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from seq2slate.errors import UsageError
-from seq2slate.serving.log.backend import BadRowError, ConflictError, Row, StoreError
+from seq2slate.log.backend import BadRowError, ConflictError, Row, StoreError
 
 _BAD_ROW = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramLimitExceeded, UnicodeError)
 _TIMEOUTS = {  # in seconds, but for the second, in milliseconds; the URL may say otherwise

@@ -20,7 +20,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
-from seq2slate.serving.log.backend import Connection
+from seq2slate.log.backend import Connection
 
 GROUPS = 64
 

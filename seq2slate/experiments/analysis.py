@@ -39,8 +39,9 @@ from math import hypot, isfinite, sqrt
 from scipy.special import chdtrc, stdtrit
 
 from seq2slate.errors import UsageError
-from seq2slate.serving.experiment import USUAL_CONTROLS
-from seq2slate.serving.inference import (
+from seq2slate.experiments.assignment import USUAL_CONTROLS
+from seq2slate.experiments.preference import Preference, preference_of
+from seq2slate.experiments.statistics import (
     ALPHA,
     LEVEL,
     MIN_UNITS,
@@ -51,8 +52,7 @@ from seq2slate.serving.inference import (
     ratio_variance,
     two_sided_p,
 )
-from seq2slate.serving.log.counts import ArmCounts, Counts, PositionCounts
-from seq2slate.serving.preference import Preference, preference_of
+from seq2slate.log.counts import ArmCounts, Counts, PositionCounts
 
 EXPECTED_LIFT = 0.05
 MISMATCH = 0.001

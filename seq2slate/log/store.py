@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Self, get_args
 
 from seq2slate.errors import UsageError
-from seq2slate.serving.log.backend import (
+from seq2slate.log.backend import (
     Backend,
     ConflictError,
     Connection,
@@ -29,7 +29,7 @@ from seq2slate.serving.log.backend import (
     StoreBusyError,
     StoreError,
 )
-from seq2slate.serving.log.counts import (
+from seq2slate.log.counts import (
     ArmCounts,
     Counts,
     Definition,
@@ -40,8 +40,8 @@ from seq2slate.serving.log.counts import (
     read_experiments,
     read_minutes,
 )
-from seq2slate.serving.log.impression import ClickOutcome, Columns, Impression, LoggedImpression, is_storable
-from seq2slate.serving.log.reading import (
+from seq2slate.log.impressions import ClickOutcome, Columns, Impression, LoggedImpression, is_storable
+from seq2slate.log.reading import (
     Range,
     read_column_sets,
     read_contexts,
@@ -49,10 +49,10 @@ from seq2slate.serving.log.reading import (
     read_range,
     read_some,
 )
-from seq2slate.serving.log.schema import migrate
-from seq2slate.serving.log.sqlite import SqliteBackend
-from seq2slate.serving.log.writer import Writer
-from seq2slate.serving.log.writing import NewClick, NewImpression, Probe
+from seq2slate.log.schema import migrate
+from seq2slate.log.sqlite import SqliteBackend
+from seq2slate.log.writer import Writer
+from seq2slate.log.writing import NewClick, NewImpression, Probe
 
 __all__ = [
     "ArmCounts",
@@ -109,7 +109,7 @@ def _backend(url: str, durability: Durability, create: bool) -> Backend:
         return SqliteBackend(rest[1:], durability=durability, create=create)
     if scheme in ("postgresql", "postgres"):
         try:
-            from seq2slate.serving.log.postgres import PostgresBackend
+            from seq2slate.log.postgres import PostgresBackend
         except ImportError:
             raise UsageError("a log in PostgreSQL needs psycopg: pip install 'seq2slate[serve]'") from None
         return PostgresBackend(url)

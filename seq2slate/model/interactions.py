@@ -28,9 +28,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from seq2slate.model.kernels import kernels_for
+from seq2slate.model.backends.kernels import kernels_for
 
-STRETCH = 30.0
+PARAM_SCALE = 30.0
 """What is learned here is stored divided by this: Adam moves all numbers alike, and these have farther to go."""
 _START = {"offset": -0.5, "threshold": 1.0, "sharpness": 5.0, "effect_above": 0.0, "effect_placed": 0.0}
 _BEND = 0.3
@@ -41,7 +41,7 @@ LEAST = 1e-6
 
 
 @dataclass(frozen=True)
-class ClickModel:
+class ClickLikelihood:
     """How the user is thought to click on the base order."""
 
     appeal: Tensor
@@ -82,23 +82,23 @@ class Resemblance(nn.Module):
         """All columns count alike, and none speaks for relevance."""
         self.relevance.zero_()
         self.log_weights.zero_()
-        self.bends.fill_(math.log(_BEND / (1 - _BEND)) / STRETCH)
+        self.bends.fill_(math.log(_BEND / (1 - _BEND)) / PARAM_SCALE)
         for name, value in _START.items():
-            self.numbers[name].fill_(value / STRETCH)
+            self.numbers[name].fill_(value / PARAM_SCALE)
 
-    def forward(self, items: Tensor, mask: Tensor, prior: Tensor | None) -> ClickModel:
+    def forward(self, items: Tensor, mask: Tensor, prior: Tensor | None) -> ClickLikelihood:
         """Return how clicks come about: items (N, B, I), mask (B, N), and what is known beforehand of each, (B, N)."""
         x = items.transpose(0, 1).where(mask[:, :, None], 0.0)
-        appeal = x @ (self.relevance * STRETCH) + self._number("offset")
+        appeal = x @ (self.relevance * PARAM_SCALE) + self._number("offset")
         if prior is not None:
             appeal = appeal + prior
         different = ~torch.eye(mask.shape[1], dtype=torch.bool, device=mask.device)
         pairs = mask[:, :, None] & mask[:, None] & different
         closeness = self._number("threshold") - self._distances(x, pairs)
         similar = torch.sigmoid(self._number("sharpness") * closeness) * pairs
-        return ClickModel(appeal, similar, self._number("effect_above"))
+        return ClickLikelihood(appeal, similar, self._number("effect_above"))
 
-    def scores(self, clicks: ClickModel, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def scores(self, clicks: ClickLikelihood, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the scores start with (B, N), and what a placed item (first index) adds to another (B, N, N)."""
         expected = clicks.expected_clicks()
         share = expected[:, :, None] * clicks.similar
@@ -106,13 +106,13 @@ class Resemblance(nn.Module):
         return expected.clamp(min=LEAST).log().where(mask, 0.0), added
 
     def _number(self, name: str) -> Tensor:
-        value: Tensor = self.numbers[name] * STRETCH
+        value: Tensor = self.numbers[name] * PARAM_SCALE
         return value
 
     def _distances(self, x: Tensor, pairs: Tensor) -> Tensor:
         """Return the squared distances (B, N, N), with a median of 1 over the pairs of each list."""
-        bend = torch.sigmoid(self.bends * STRETCH)
-        places = torch.expm1(bend * x) / bend * torch.exp(self.log_weights * STRETCH)
+        bend = torch.sigmoid(self.bends * PARAM_SCALE)
+        places = torch.expm1(bend * x) / bend * torch.exp(self.log_weights * PARAM_SCALE)
         places = places - places[:, :1]  # what all items share would cost the differences their digits
         squares = (places**2).sum(2)
         distances = squares[:, :, None] + squares[:, None] - 2 * places @ places.transpose(1, 2)
@@ -135,7 +135,7 @@ def _medians(distances: Tensor, pairs: Tensor) -> Tensor:
 
 
 class _Cascade(torch.autograd.Function):
-    """The click probabilities of `ClickModel`, item by item from the top."""
+    """The click probabilities of `ClickLikelihood`, item by item from the top."""
 
     @staticmethod
     def forward(ctx: Any, alone: Tensor, nearby: Tensor, similar: Tensor) -> Tensor:

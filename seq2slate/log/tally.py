@@ -9,9 +9,9 @@ from functools import lru_cache
 from typing import Any
 from zlib import crc32
 
-from seq2slate.serving.log.backend import Connection
-from seq2slate.serving.log.counts import ARM_SUMS, DRAFT_SUMS, GROUPS, minute_of
-from seq2slate.serving.log.impression import Draft
+from seq2slate.log.backend import Connection
+from seq2slate.log.counts import ARM_SUMS, DRAFT_SUMS, GROUPS, minute_of
+from seq2slate.log.impressions import Draft
 
 _ROWS_AT_ONCE = 500  # of one statement, which takes only so many values
 

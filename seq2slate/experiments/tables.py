@@ -9,9 +9,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from seq2slate.serving.analysis import Analysis, ArmResult, Rate, SampleRatio
-from seq2slate.serving.inference import LEVEL, MIN_UNITS, Interval
-from seq2slate.serving.preference import Preference
+from seq2slate.experiments.analysis import Analysis, ArmResult, Rate, SampleRatio
+from seq2slate.experiments.preference import Preference
+from seq2slate.experiments.statistics import LEVEL, MIN_UNITS, Interval
 
 
 def analysis_tables(analysis: Analysis) -> Group:

@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from seq2slate.model.native import gemm_address, native_library
+from seq2slate.model.backends.native import gemm_address, native_library
 
 LIMIT = 40.0
 """Arguments of the pointer's tanh are clamped to ± this, so that e^{2x} is finite."""

@@ -10,15 +10,15 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from seq2slate.errors import Seq2SlateError
-from seq2slate.serving.log.backend import (
+from seq2slate.log.backend import (
     BadRowError,
     ConflictError,
     Connection,
     StoreBusyError,
     StoreError,
 )
-from seq2slate.serving.log.impression import Columns
-from seq2slate.serving.log.writing import Entry, columns_in, write
+from seq2slate.log.impressions import Columns
+from seq2slate.log.writing import Entry, columns_in, write
 
 _LARGEST_GROUP = 256  # more in one transaction saves nothing and makes the first of them wait for the last
 _CONFLICTS = 5  # how often a transaction that another one undid is tried again

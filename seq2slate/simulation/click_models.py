@@ -7,8 +7,8 @@ their list; q = 0.5 is the median.
 
 Where this goes beyond the paper:
 
-- The same user can be *shown a new slate* and click again (`shown_clicks`), not only label the log (`label_log`). The
-  similarity of items is a property of the list, so it is computed once and serves every slate and every repeat.
+- The same user can be *shown a new slate* and click again (`shown_clicks`), not only label the log (`simulate_clicks`).
+  The similarity of items is a property of the list, so it is computed once and serves every slate and every repeat.
 - `position` is the user of Joachims et al. (2017), "Unbiased learning-to-rank with biased feedback": the paper adapts
   their procedure and leaves out its noisy clicks on irrelevant items.
 - The paper gives no eta for the plain cascade; 1 is the default of Joachims et al.
@@ -55,7 +55,7 @@ class Scan(NamedTuple):
     """Of a click, given the clicks above: its mean over scans estimates the click rate better than the clicks do."""
 
 
-class User(Protocol):
+class ClickModel(Protocol):
     """Somebody who scans slates from the top; subclasses say what makes them click."""
 
     @property
@@ -91,7 +91,7 @@ class User(Protocol):
 
 
 @dataclass(frozen=True)
-class CascadeUser(User):
+class CascadeModel(ClickModel):
     """Clicks every relevant item that is observed."""
 
     eta: float = 1.0
@@ -112,7 +112,7 @@ class CascadeUser(User):
 
 
 @dataclass(frozen=True)
-class DiverseUser(User):
+class DiverseClicks(ClickModel):
     """Clicks a relevant item that is observed unless it is similar to one clicked before: *diverse-clicks*."""
 
     eta: float = 0.0
@@ -134,7 +134,7 @@ class DiverseUser(User):
 
 
 @dataclass(frozen=True)
-class SimilarUser(User):
+class SimilarClicks(ClickModel):
     """Clicks what is observed and relevant, or irrelevant but similar to an item clicked before: *similar-clicks*.
 
     The default eta is the paper's for Web30k; for Yahoo it is 0.1.
@@ -159,7 +159,7 @@ class SimilarUser(User):
 
 
 @dataclass(frozen=True)
-class PositionUser(User):
+class PositionBasedModel(ClickModel):
     """Clicks every relevant item that is observed, and an irrelevant one with probability `noise`."""
 
     eta: float = 1.0
@@ -181,27 +181,27 @@ class PositionUser(User):
         return relevance + (1 - relevance) * self.noise
 
 
-USERS: dict[str, type[CascadeUser] | type[DiverseUser] | type[SimilarUser] | type[PositionUser]] = {
-    "cascade": CascadeUser,
-    "diverse": DiverseUser,
-    "similar": SimilarUser,
-    "position": PositionUser,
+USERS: dict[str, type[CascadeModel] | type[DiverseClicks] | type[SimilarClicks] | type[PositionBasedModel]] = {
+    "cascade": CascadeModel,
+    "diverse": DiverseClicks,
+    "similar": SimilarClicks,
+    "position": PositionBasedModel,
 }
 """Every simulated user, by the name it has on the command line."""
 
 
-def make_user(
+def click_model(
     name: str,
     *,
     eta: float | None = None,
     q: float | None = None,
     noise: float | None = None,
     relevant_from: float | None = None,
-) -> User:
+) -> ClickModel:
     """Return the user of that name; an option that is not given keeps the user's own default.
 
-    >>> make_user("similar", eta=0.1)
-    SimilarUser(eta=0.1, q=0.5, relevant_from=2.0)
+    >>> click_model("similar", eta=0.1)
+    SimilarClicks(eta=0.1, q=0.5, relevant_from=2.0)
     """
     if name not in USERS:
         raise UsageError(f"there is no user {name!r}; choose one of {', '.join(USERS)}")
@@ -214,14 +214,14 @@ def make_user(
     return USERS[name](**options)
 
 
-def label_log(user: User, lists: ItemLists, seed: int) -> ItemLists:
+def simulate_clicks(user: ClickModel, lists: ItemLists, seed: int) -> ItemLists:
     """Return the lists with the user's clicks on the base order as labels; the grades move to `relevance`.
 
     The grades are `lists.relevance` where there is one, so that a log can be labelled again, and `lists.labels`
     otherwise. The clicks on list q depend on the seed, on q and on that list, and on nothing else.
 
     >>> lists = ItemLists(features=[[0], [1], [9], [10]], offsets=[0, 4], labels=[2, 4, 3, 3])
-    >>> label_log(DiverseUser(), lists, seed=0).labels.tolist()
+    >>> simulate_clicks(DiverseClicks(), lists, seed=0).labels.tolist()
     [1.0, 0.0, 1.0, 0.0]
     """
     clicks = np.zeros(lists.n_items, dtype=np.float32)
@@ -231,7 +231,7 @@ def label_log(user: User, lists: ItemLists, seed: int) -> ItemLists:
     return replace(lists, labels=clicks, relevance=_grades(lists))
 
 
-def shown_clicks(user: User, lists: ItemLists, slates: IntArray, *, repeats: int, seed: int) -> Doubles:
+def shown_clicks(user: ClickModel, lists: ItemLists, slates: IntArray, *, repeats: int, seed: int) -> Doubles:
     """Return the mean clicks (Q, K) at each slot when the user is shown slates (Q, K) of the lists.
 
     The mean over `repeats` scans is of click probabilities given the clicks above, not of the clicks themselves: it has
@@ -240,7 +240,7 @@ def shown_clicks(user: User, lists: ItemLists, slates: IntArray, *, repeats: int
     slots keep theirs when more are shown.
 
     >>> lists = ItemLists(features=[[0], [1], [9], [10]], offsets=[0, 4], labels=[2, 4, 3, 3])
-    >>> shown_clicks(DiverseUser(), lists, np.array([[0, 3, 1, 2]]), repeats=10, seed=0).tolist()
+    >>> shown_clicks(DiverseClicks(), lists, np.array([[0, 3, 1, 2]]), repeats=10, seed=0).tolist()
     [[1.0, 1.0, 0.0, 0.0]]
     """
     if len(slates) != len(lists):
@@ -255,7 +255,7 @@ def shown_clicks(user: User, lists: ItemLists, slates: IntArray, *, repeats: int
     return means
 
 
-def check_grades(user: User, lists: ItemLists) -> None:
+def check_grades(user: ClickModel, lists: ItemLists) -> None:
     """Refuse labels that look like clicks for a user who looks for grades: not one item would be relevant."""
     highest = float(_grades(lists).max(initial=0))
     if 0 < highest <= 1 < user.relevant_from:
@@ -266,7 +266,7 @@ def check_grades(user: User, lists: ItemLists) -> None:
 
 
 def _scan_all(
-    user: User, lists: ItemLists, slates: IntArray | None, *, repeats: int, seed: int
+    user: ClickModel, lists: ItemLists, slates: IntArray | None, *, repeats: int, seed: int
 ) -> Iterator[tuple[Batch, Scan]]:
     """Yield batches with the user's scans (R, B, K) of their slates, or of the base order if there are none."""
     for batch in bounded_batches(lists, repeats):
@@ -284,7 +284,7 @@ def _scan_all(
         yield batch, scan(user, shown, relevance, similar, draws)
 
 
-def scan(user: User, slates: IntArray, relevance: Doubles, similar: BoolArray | None, draws: Draws) -> Scan:
+def scan(user: ClickModel, slates: IntArray, relevance: Doubles, similar: BoolArray | None, draws: Draws) -> Scan:
     """Return what the user does at every slot of slates (B, K), K ≤ N.
 
     `relevance` (B, N) is 0, 1 or a probability; `similar` (B, N, N) comes from `similar_items`, and is None for a user

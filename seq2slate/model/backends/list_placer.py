@@ -16,10 +16,10 @@ from scipy.special import expit
 
 from seq2slate.data.features import NumberColumns
 from seq2slate.data.lists import FloatArray, IntArray
-from seq2slate.model.kernels import CLstm, NativeKernels, addresses, fused_kernels_for, layer_in_c
+from seq2slate.model.backends.kernels import CLstm, NativeKernels, addresses, fused_kernels_for, layer_in_c
+from seq2slate.model.interactions import PARAM_SCALE, STRONGEST, Resemblance
 from seq2slate.model.network import SlateNetwork
 from seq2slate.model.recurrent import LstmLayer
-from seq2slate.model.resemblance import STRETCH, STRONGEST, Resemblance
 
 _NO_MEMORY, _NOT_FINITE = 1, 2  # what `place_list` returns, besides 0
 
@@ -142,8 +142,8 @@ def list_placer(network: SlateNetwork, columns: NumberColumns) -> ListPlacer | N
 
 
 def _stretched(stored: torch.Tensor) -> FloatArray:
-    """Return what was learned as a number, which is stored divided by `STRETCH`."""
-    values: FloatArray = (stored.detach() * STRETCH).numpy()
+    """Return what was learned as a number, which is stored divided by `PARAM_SCALE`."""
+    values: FloatArray = (stored.detach() * PARAM_SCALE).numpy()
     return values
 
 

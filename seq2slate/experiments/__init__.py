@@ -1,0 +1,1 @@
+"""Live experiments, pure: assignment, analysis, statistics and interleaving. No HTTP and no database."""
