@@ -40,16 +40,16 @@ def run(n_lists: int = 4000) -> list[dict[str, float | str]]:
     train, valid = (_lists(size, seed) for seed, size in enumerate((n_lists, n_lists // 8)))
     ways: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         "LambdaMART": (
-            lambda: LambdaMart.fit(train, valid, trees=TREES),
+            lambda: LambdaMart(trees=TREES).fit(train, valid),
             lambda: _lightgbm(train, valid, "lambdarank"),
         ),
-        "MART": (lambda: Mart.fit(train, valid, trees=TREES), lambda: _lightgbm(train, valid, "regression")),
+        "MART": (lambda: Mart(trees=TREES).fit(train, valid), lambda: _lightgbm(train, valid, "regression")),
         "Random Forests": (
-            lambda: RandomForest.fit(train, valid, trees=TREES),
+            lambda: RandomForest(trees=TREES).fit(train, valid),
             lambda: _lightgbm(train, valid, "regression", patience=TREES, **FOREST),
         ),
-        "RankNet": (lambda: RankNet.fit(train, valid, epochs=EPOCHS), lambda: _loop(train, valid, _ranknet_loss)),
-        "ListNet": (lambda: ListNet.fit(train, valid, epochs=EPOCHS), lambda: _loop(train, valid, _listnet_loss)),
+        "RankNet": (lambda: RankNet(epochs=EPOCHS).fit(train, valid), lambda: _loop(train, valid, _ranknet_loss)),
+        "ListNet": (lambda: ListNet(epochs=EPOCHS).fit(train, valid), lambda: _loop(train, valid, _listnet_loss)),
     }
     return [_row(name, *pair) for name, pair in ways.items()]
 

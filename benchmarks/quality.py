@@ -44,7 +44,7 @@ def make_split(
 ) -> Split:
     """Return clicked lists: no training list was ordered by a ranker that saw it."""
     grades = [make_synthetic_lists(count, items=items, seed=seed) for seed, count in enumerate((train, valid, test))]
-    base = RidgeRanker.fit(grades[0])
+    base = RidgeRanker().fit(grades[0])
     orders = [
         order_out_of_fold(RidgeRanker.fit, grades[0]),
         reorder_lists(base, grades[1]),
@@ -66,7 +66,7 @@ def main() -> None:
     if arguments.ablation:
         print_ablation(split, arguments.seeds)
         return
-    rankers: dict[str, Ranker] = {"LambdaMART": LambdaMart.fit(split.train, split.valid)}
+    rankers: dict[str, Ranker] = {"LambdaMART": LambdaMart().fit(split.train, split.valid)}
     for decoder in ("one-step", "sequential"):
         for seed in range(arguments.seeds):
             began = time.monotonic()

@@ -22,12 +22,12 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from seq2slate.atomic import sync
-from seq2slate.data.features import FeatureTransform
 from seq2slate.errors import DataError
 
-FORMAT = 1
-"""The version of the folder's layout; a folder with a higher one comes from a newer seq2slate."""
+FORMAT = 2
+"""The version of the folder's layout. Format 1 was that of seq2slate 0.1."""
 
+_CONFIG_FILE, _FEATURES_FILE = "config.json", "features.json"
 WEIGHTS_FILE = "weights.safetensors"
 """The file of a folder that holds the weights."""
 
@@ -37,51 +37,71 @@ class SavedRanker:
     """What a folder holds, whatever the kind of ranker."""
 
     kind: str
-    """The name under which the ranker is found, such as `ridge`."""
+    """The name of the kind, such as `ridge`."""
     config: dict[str, Any]
-    """Everything but the weights that is needed to build it again."""
+    """Everything but weights and features that is needed to build the ranker again; JSON can hold it."""
     weights: dict[str, npt.NDArray[Any]]
-    transform: FeatureTransform
+    features: str
+    """The fitted feature transform, as JSON."""
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the folder whole, in place of one that is there already."""
+        """Write the folder whole, in place of a ranker that is there already.
+
+        Raises:
+            DataError: The folder holds something else.
+
+        """
         with _replaced_folder(Path(folder)) as partial:
             save_file(self.weights, partial / WEIGHTS_FILE)
-            self.transform.save(partial / "features.json")
+            (partial / _FEATURES_FILE).write_text(self.features)
             head = {"format": FORMAT, "ranker": self.kind, "weights_sha256": _digest(partial / WEIGHTS_FILE)}
-            (partial / "config.json").write_text(json.dumps(head | {"config": self.config}, indent=2) + "\n")
+            (partial / _CONFIG_FILE).write_text(json.dumps(head | {"config": self.config}, indent=2) + "\n")
 
 
 def load_saved(folder: str | os.PathLike[str]) -> SavedRanker:
-    """Open a folder that `SavedRanker.save` wrote, after checking that it is whole."""
+    """Open a folder that `SavedRanker.save` wrote.
+
+    Raises:
+        DataError: The folder holds no ranker, is damaged, or was written by another version.
+
+    """
     path = Path(folder)
-    if not (path / "config.json").is_file():
-        raise DataError(f"{path} is not a saved ranker: it has no config.json")
+    if not (path / _CONFIG_FILE).is_file():
+        raise DataError(f"{path} is not a saved ranker: it has no {_CONFIG_FILE}")
     try:
-        head = json.loads((path / "config.json").read_text())
+        head = json.loads((path / _CONFIG_FILE).read_text())
         found, kind, digest, config = (head[key] for key in ("format", "ranker", "weights_sha256", "config"))
-        is_newer = found > FORMAT
+        _check_format(path, found)
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path / 'config.json'} is damaged: {error}") from error
-    if is_newer:
-        raise DataError(
-            f"{path} has format {found}, and this seq2slate reads up to {FORMAT}: update seq2slate to open it"
-        )
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path / _CONFIG_FILE} is damaged: {error}") from error
     weights = path / WEIGHTS_FILE
     if not weights.is_file() or _digest(weights) != digest:
         raise DataError(f"{weights} is missing or does not match the checksum in config.json: save or copy it again")
     try:
-        return SavedRanker(kind, config, load_file(weights), FeatureTransform.load(path / "features.json"))
-    except SafetensorError as error:
-        raise DataError(f"{weights} cannot be read: {error}") from error
+        return SavedRanker(kind, config, load_file(weights), (path / _FEATURES_FILE).read_text())
+    except (SafetensorError, OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
 
 
-def check_replaceable(folder: Path) -> None:
-    """Refuse to put a saved ranker in the place of anything but another one, or an empty folder."""
-    if not folder.exists():
+def _check_format(path: Path, found: int) -> None:
+    if found > FORMAT:
+        raise DataError(f"{path} has format {found}, and this seq2slate reads {FORMAT}: update seq2slate to open it")
+    if found < FORMAT:
+        raise DataError(
+            f"{path} has format {found}, of seq2slate 0.1, and this seq2slate reads {FORMAT}: train it again, or "
+            "open it with the version that wrote it"
+        )
+
+
+def check_replaceable(folder: str | os.PathLike[str]) -> None:
+    """Raise a DataError unless a ranker can be saved here: a new or empty folder, or that of another ranker."""
+    path = Path(folder)
+    if not path.exists():
         return
-    if not folder.is_dir() or (any(folder.iterdir()) and not (folder / "config.json").is_file()):
-        raise DataError(f"{folder} is not empty and not a saved ranker: choose another folder")
+    if not path.is_dir() or (any(path.iterdir()) and not (path / _CONFIG_FILE).is_file()):
+        raise DataError(f"{path} is not empty and not a saved ranker: choose another folder")
 
 
 def _digest(path: Path) -> str:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from seq2slate.baselines.loading import RERANKERS, fit_ranker, load_ranker
+from seq2slate.baselines.registry import RERANKERS, fit_ranker, load_ranker
 from seq2slate.cli.learning import PresetName
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import Ranker

@@ -72,7 +72,7 @@ def training(lists: ItemLists) -> tuple[FloatArray, ScoredNdcg]:
 def test_adarank_by_hand() -> None:
     """The column has NDCG 1 in three lists of four and 1 / log2(3) in the last; nothing can be added to it."""
     agreement = (3 + 1 / np.log2(3)) / 4
-    weights = AdaRank.fit(pairs_by_hand(), pairs_by_hand()).weights
+    weights = AdaRank().fit(pairs_by_hand(), pairs_by_hand()).weights
     np.testing.assert_allclose(weights, [np.log((1 + agreement) / (1 - agreement)) / 2, 0], rtol=1e-6)
 
 
@@ -115,7 +115,7 @@ def test_adarank_keeps_the_best_round_for_validation() -> None:
     values = [mean_ndcg(valid, scaled_columns(transform, valid) @ weights) for weights in path]
     best = int(np.argmax(values))
     assert best < len(path) - 1
-    np.testing.assert_allclose(AdaRank.fit(train, valid).weights, path[best], rtol=1e-6)
+    np.testing.assert_allclose(AdaRank().fit(train, valid).weights, path[best], rtol=1e-6)
 
 
 # RankBoost
@@ -190,7 +190,7 @@ def test_rankboost_keeps_the_best_round_for_validation() -> None:
         values.append(mean_ndcg(valid, scores))
     n_best = int(np.argmax(values)) + 1
     assert n_best < 30
-    assert len(RankBoost.fit(train, valid, rounds=30).columns) == n_best
+    assert len(RankBoost(rounds=30).fit(train, valid).columns) == n_best
 
 
 def test_scores_far_apart_do_not_overflow() -> None:
@@ -270,12 +270,12 @@ def test_they_say_what_is_missing(name: str) -> None:
 
 def test_rankboost_needs_thresholds_that_fit_a_byte() -> None:
     with pytest.raises(UsageError, match="1 to 255"):
-        RankBoost.fit(pairs_by_hand(), pairs_by_hand(), thresholds=256)
+        RankBoost(thresholds=256).fit(pairs_by_hand(), pairs_by_hand())
 
 
 def test_columns_that_say_nothing_leave_the_base_order() -> None:
     """The columns are constant, and the base position is right in one list and wrong in the other: r is 0 for all."""
     lists = ItemLists(np.ones((4, 2)), [0, 2, 4], labels=[1, 0, 0, 1])
-    ranker = RankBoost.fit(lists, lists)
+    ranker = RankBoost().fit(lists, lists)
     assert len(ranker.columns) == 0
     np.testing.assert_array_equal(ranker.rank(lists.batch()), [[0, 1], [0, 1]])

@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Generated lists, and a ranker that was trained on others."""
     path = tmp_path_factory.mktemp("cli")
     seq2slate("synth", path / "lists.parquet", "--lists", 60, "--items", 12, "--features", 10, "--seed", 3)
-    RidgeRanker.fit(make_synthetic_lists(60, items=12, features=10, seed=4)).save(path / "ridge")
+    RidgeRanker().fit(make_synthetic_lists(60, items=12, features=10, seed=4)).save(path / "ridge")
     return path
 
 

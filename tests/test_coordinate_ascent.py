@@ -117,7 +117,7 @@ def test_no_step_is_taken_that_does_not_climb() -> None:
 
 def test_it_learns_a_sum_of_columns() -> None:
     train, valid, test = (lists_with_an_order(count, seed) for seed, count in enumerate((200, 50, 100)))
-    ranker = CoordinateAscent.fit(train, valid, starts=2)
+    ranker = CoordinateAscent(starts=2).fit(train, valid)
     assert obvious_ndcg(test, ranker.score(test)).mean() > 0.95
     assert max(obvious_ndcg(test, sign * column).mean() for column in test.features.T for sign in (1, -1)) < 0.9
     assert ranker.weights[0] > 0 > ranker.weights[2]
@@ -128,14 +128,14 @@ def test_it_learns_from_real_grades() -> None:
     train, valid, test = (
         read_letor(SHARED / f"mq2008.fold{fold}.txt.gz").shuffle_items(seed=fold) for fold in (1, 2, 3)
     )
-    ranker = CoordinateAscent.fit(train, valid)
+    ranker = CoordinateAscent().fit(train, valid)
     learned, random = (obvious_ndcg(test, scores).mean() for scores in (ranker.score(test), np.zeros(test.n_items)))
     assert learned > random + 0.15
 
 
 def test_some_of_the_lists_are_enough_and_a_seed_repeats() -> None:
     train, valid = lists_with_an_order(200, 0), lists_with_an_order(50, 1)
-    first, again, other = (CoordinateAscent.fit(train, valid, max_pairs=500, seed=seed) for seed in (0, 0, 1))
+    first, again, other = (CoordinateAscent(max_pairs=500, seed=seed).fit(train, valid) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first.weights, again.weights)
     assert (first.weights != other.weights).any()
     assert obvious_ndcg(valid, first.score(valid)).mean() > 0.9
@@ -144,7 +144,7 @@ def test_some_of_the_lists_are_enough_and_a_seed_repeats() -> None:
 @pytest.mark.parametrize("make", [graded_lists, mixed_lists])
 def test_it_passes_the_battery_and_survives_saving(make: Callable[[int], ItemLists], tmp_path: Path) -> None:
     lists = make(0)
-    ranker = CoordinateAscent.fit(lists, lists, starts=2, sweeps=2)
+    ranker = CoordinateAscent(starts=2, sweeps=2).fit(lists, lists)
 
     def save_load(_: Ranker) -> Ranker:
         ranker.save(tmp_path / "ascent")
@@ -156,10 +156,10 @@ def test_it_passes_the_battery_and_survives_saving(make: Callable[[int], ItemLis
 def test_it_says_what_is_missing() -> None:
     lists = lists_with_an_order(20, 0)
     with pytest.raises(DataError, match="validation lists have no labels"):
-        CoordinateAscent.fit(lists, replace(lists, labels=None))
+        CoordinateAscent().fit(lists, replace(lists, labels=None))
     with pytest.raises(DataError, match="training lists has a label above 0"):
-        CoordinateAscent.fit(ItemLists(lists.features, lists.offsets, labels=np.zeros(lists.n_items)), lists)
+        CoordinateAscent().fit(ItemLists(lists.features, lists.offsets, labels=np.zeros(lists.n_items)), lists)
     with pytest.raises(UsageError, match="at least 1"):
-        CoordinateAscent.fit(lists, lists, starts=0)
+        CoordinateAscent(starts=0).fit(lists, lists)
     with pytest.raises(DataError, match="feature"):
-        CoordinateAscent.fit(lists, lists, starts=1, sweeps=1).rank(ItemLists(np.zeros((2, 3)), [0, 2]).batch())
+        CoordinateAscent(starts=1, sweeps=1).fit(lists, lists).rank(ItemLists(np.zeros((2, 3)), [0, 2]).batch())

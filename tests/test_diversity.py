@@ -157,7 +157,7 @@ def test_battery(kind: Kind, trade_off: float, tmp_path: Path) -> None:
 @both
 def test_fit_chooses_by_validation_and_says_what_it_tried(kind: Kind, tmp_path: Path) -> None:
     train, valid = clustered_lists(1), ItemLists.concat([clustered_lists(2), clustered_lists(9)[:0]])
-    chosen = kind.fit(train, valid)
+    chosen = kind().fit(train, valid)
     assert chosen.trade_off < 1
     assert {trial.scaling for trial in chosen.trials} == {"signed-log", "none"}
     batch = valid.batch()
@@ -174,21 +174,21 @@ def test_fit_chooses_by_validation_and_says_what_it_tried(kind: Kind, tmp_path: 
 @both
 def test_among_equals_fit_stays_close_to_the_base_order(kind: Kind) -> None:
     lists = ItemLists(np.random.default_rng(0).normal(size=(20, 2)), [0, 0, 10, 20], labels=np.ones(20))
-    assert kind.fit(lists, lists).trade_off == 1
+    assert kind().fit(lists, lists).trade_off == 1
 
 
 @both
 def test_fit_says_what_is_missing(kind: Kind) -> None:
     lists = clustered_lists(0, n_lists=3)
     with pytest.raises(DataError, match="no positive label"):
-        kind.fit(lists, replace(lists, labels=None))
+        kind().fit(lists, replace(lists, labels=None))
     with pytest.raises(DataError, match="no positive label"):
-        kind.fit(lists, replace(lists, labels=np.zeros(lists.n_items, np.float32)))
+        kind().fit(lists, replace(lists, labels=np.zeros(lists.n_items, np.float32)))
     with pytest.raises(UsageError, match=r"between 0, .* got 1\.5"):
-        kind.fit(lists, lists, trade_offs=[1.5])
+        kind(trade_offs=[1.5]).fit(lists, lists)
     with pytest.raises(UsageError, match="at least one trade-off"):
-        kind.fit(lists, lists, trade_offs=[])
+        kind(trade_offs=[]).fit(lists, lists)
     with pytest.raises(DataError, match="no dense column 'score'"):
-        kind.fit(lists, lists, score_column="score")
+        kind(score_column="score").fit(lists, lists)
     with pytest.raises(DataError, match="feature"):
-        kind.fit(lists, lists).rank(ItemLists(np.zeros((2, 3)), offsets_from_lengths(np.array([2]))).batch())
+        kind().fit(lists, lists).rank(ItemLists(np.zeros((2, 3)), offsets_from_lengths(np.array([2]))).batch())

@@ -219,7 +219,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def test_what_is_no_network_is_refused(tmp_path: Path) -> None:
-    RidgeRanker.fit(mixed_lists(0)).save(tmp_path / "ridge")
+    RidgeRanker().fit(mixed_lists(0)).save(tmp_path / "ridge")
     with pytest.raises(UsageError, match="'ridge' ranker, and only a network"):
         export_onnx(tmp_path / "ridge", tmp_path / "model.onnx")
 

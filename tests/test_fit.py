@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from seq2slate.training.train import Choices, train_model
 
 from seq2slate.data.lists import ItemLists
 from seq2slate.errors import DataError, UsageError
@@ -18,7 +19,6 @@ from seq2slate.model.slate_model import SlateModel
 from seq2slate.training.config import PRESETS, TrainingConfig
 from seq2slate.training.fit import TrainingStoppedError, fit
 from seq2slate.training.objectives import Objective, ObjectiveConfig
-from seq2slate.training.train import Choices, train_model
 
 SMALL = NetworkConfig(hidden=16)
 QUICK = TrainingConfig(epochs=3, batch_size=16, learning_rate=3e-3, checkpoint_seconds=0)

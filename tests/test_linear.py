@@ -23,12 +23,12 @@ def test_ridge_equals_scikit_learn() -> None:
     lists = random_lists()
     dense = FeatureTransform.fit(lists).apply(lists).dense.astype(np.float64)
     expected = Ridge(alpha=3.0).fit(dense, lists.labels)
-    np.testing.assert_allclose(RidgeRanker.fit(lists, penalty=3.0).weights, expected.coef_, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(RidgeRanker(penalty=3.0).fit(lists).weights, expected.coef_, rtol=1e-4, atol=1e-6)
 
 
 def test_ridge_needs_labels() -> None:
     with pytest.raises(DataError, match="have none"):
-        RidgeRanker.fit(ItemLists(np.zeros((2, 1)), [0, 2]))
+        RidgeRanker().fit(ItemLists(np.zeros((2, 1)), [0, 2]))
 
 
 class Memory:

@@ -67,7 +67,7 @@ def test_ranknet_learns_log_odds() -> None:
     clicked_first = np.arange(n_lists) % 4 != 0
     labels = np.column_stack([clicked_first, ~clicked_first]).ravel()
     lists = ItemLists(np.tile(np.eye(2), (n_lists, 1)), np.arange(n_lists + 1) * 2, labels=labels)
-    ranker = RankNet.fit(lists, lists, epochs=1, dropout=0, batch_size=32, learning_rate=3e-3, base_position=False)
+    ranker = RankNet(epochs=1, dropout=0, batch_size=32, learning_rate=3e-3, base_position=False).fit(lists, lists)
     first, second = ranker.score(lists[0])
     assert first - second == pytest.approx(math.log(3), abs=0.1)
 
@@ -77,9 +77,11 @@ def test_listnet_learns_the_labels_up_to_a_constant() -> None:
     n_lists = 3000
     offsets = np.arange(n_lists + 1) * 3
     lists = ItemLists(np.tile(np.eye(3), (n_lists, 1)), offsets, labels=np.tile([1, 0, 3], n_lists))
-    scores = ListNet.fit(
-        lists, lists, epochs=1, dropout=0, batch_size=32, learning_rate=3e-3, base_position=False
-    ).score(lists[0])
+    scores = (
+        ListNet(epochs=1, dropout=0, batch_size=32, learning_rate=3e-3, base_position=False)
+        .fit(lists, lists)
+        .score(lists[0])
+    )
     assert (scores - scores[1]).tolist() == pytest.approx([1, 0, 3], abs=0.1)
 
 
@@ -88,15 +90,15 @@ def test_they_learn_which_column_matters(kind: Neural) -> None:
     train, valid, test = (lists_with_an_order(count, seed) for seed, count in enumerate((300, 50, 50)))
     batch = test.batch()
     best = batch.features[:, :, 2].argmax(1)
-    assert (kind.fit(train, valid).rank(batch, 1)[:, 0] == best)[batch.labels.any(1)].mean() > 0.8
+    assert (kind().fit(train, valid).rank(batch, 1)[:, 0] == best)[batch.labels.any(1)].mean() > 0.8
 
 
 @pytest.mark.parametrize("kind", ALL)
 def test_the_base_position_is_a_column_unless_it_is_left_out(kind: Neural) -> None:
     """Features say nothing, and the last item is always the one that is clicked."""
     lists = ItemLists(np.zeros((600, 1)), np.arange(0, 601, 6), labels=np.arange(600) % 6 == 5)
-    assert (kind.fit(lists, lists).rank(lists.batch(), 1) == 5).all()
-    assert (kind.fit(lists, lists, base_position=False).rank(lists.batch()) == np.arange(6)).all()
+    assert (kind().fit(lists, lists).rank(lists.batch(), 1) == 5).all()
+    assert (kind(base_position=False).fit(lists, lists).rank(lists.batch()) == np.arange(6)).all()
 
 
 # Which epoch they keep
@@ -107,7 +109,7 @@ def test_they_keep_the_best_epoch(kind: Neural) -> None:
     train, valid = lists_with_an_order(30, 0, noise=2.0), lists_with_an_order(60, 1, noise=2.0)
 
     def fit(epochs: int, patience: int = 100) -> RankNet | ListNet:
-        return kind.fit(train, valid, epochs=epochs, patience=patience, batch_size=10, learning_rate=0.01)
+        return kind(epochs=epochs, patience=patience, batch_size=10, learning_rate=0.01).fit(train, valid)
 
     rankers = [fit(epochs) for epochs in range(1, 9)]
     best_so_far = [mean_ndcg(ranker, valid) for ranker in rankers]
@@ -125,7 +127,7 @@ def test_they_keep_the_best_epoch(kind: Neural) -> None:
 def test_the_seed_decides_and_the_global_generator_is_left_alone(kind: Neural) -> None:
     lists = lists_with_an_order(30, 0, noise=2.0)
     state = torch.random.get_rng_state()
-    scores = [kind.fit(lists, lists, epochs=2, seed=seed).score(lists) for seed in (1, 1, 2)]
+    scores = [kind(epochs=2, seed=seed).fit(lists, lists).score(lists) for seed in (1, 1, 2)]
     assert torch.equal(torch.random.get_rng_state(), state)
     np.testing.assert_array_equal(scores[0], scores[1])
     assert (scores[0] != scores[2]).any()
@@ -138,7 +140,7 @@ def test_the_seed_decides_and_the_global_generator_is_left_alone(kind: Neural) -
 @pytest.mark.parametrize("base_position", [True, False])
 def test_they_pass_the_battery_and_survive_saving(kind: Neural, base_position: bool, tmp_path: Path) -> None:
     lists = mixed_lists(seed=0)
-    ranker = kind.fit(lists, lists, epochs=3, base_position=base_position)
+    ranker = kind(epochs=3, base_position=base_position).fit(lists, lists)
 
     def save_load(_: Ranker) -> Ranker:
         ranker.save(tmp_path / "network")
@@ -150,7 +152,7 @@ def test_they_pass_the_battery_and_survive_saving(kind: Neural, base_position: b
 
 def test_equal_items_keep_the_base_order() -> None:
     lists = mixed_lists(seed=0, n_features=40, longest=200)
-    ranker = RankNet.fit(lists, lists, epochs=1, base_position=False)
+    ranker = RankNet(epochs=1, base_position=False).fit(lists, lists)
     for one in (ItemLists(np.tile(lists.features[row], (97, 1)), [0, 97]) for row in range(20)):
         np.testing.assert_array_equal(ranker.rank(one.batch())[0], np.arange(97))
 
@@ -158,7 +160,7 @@ def test_equal_items_keep_the_base_order() -> None:
 @pytest.mark.parametrize("kind", ALL)
 def test_scores_are_those_of_the_network_without_dropout(kind: Neural) -> None:
     lists = lists_with_an_order(20, 0)
-    ranker = kind.fit(lists, lists, hidden=[5], epochs=1)
+    ranker = kind(hidden=[5], epochs=1).fit(lists, lists)
     (weights, biases), (last_weights, last_biases) = ranker.layers
     assert weights.shape == (5, 5)  # four columns and the base position
     inputs = np.append(ranker.transform.apply(lists).dense[13], math.log(1 + 3))
@@ -173,22 +175,22 @@ def test_scores_are_those_of_the_network_without_dropout(kind: Neural) -> None:
 def test_numbers_that_are_not_finite_stop_the_training_and_name_the_lists(kind: Neural) -> None:
     lists = mixed_lists(seed=0)
     with pytest.raises(TrainingStoppedError, match=r"undefined loss in .* lists \w+( \w+)?: lower the learning rate"):
-        kind.fit(lists, lists, learning_rate=1e30, batch_size=1)
+        kind(learning_rate=1e30, batch_size=1).fit(lists, lists)
     with pytest.raises(TrainingStoppedError, match=r"undefined scores in .* lists empty, .*, duplicates, long: lower"):
-        kind.fit(lists, lists, learning_rate=1e30)
+        kind(learning_rate=1e30).fit(lists, lists)
 
 
 @pytest.mark.parametrize("kind", ALL)
 def test_they_say_what_is_missing(kind: Neural) -> None:
     lists = lists_with_an_order(20, 0)
     with pytest.raises(DataError, match="validation lists have no labels"):
-        kind.fit(lists, ItemLists(lists.features, lists.offsets))
+        kind().fit(lists, ItemLists(lists.features, lists.offsets))
     with pytest.raises(DataError, match="no training list has a positive"):
-        kind.fit(ItemLists(lists.features, lists.offsets, labels=np.zeros(lists.n_items)), lists)
+        kind().fit(ItemLists(lists.features, lists.offsets, labels=np.zeros(lists.n_items)), lists)
     bare = ItemLists(np.zeros((lists.n_items, 0)), lists.offsets, labels=lists.labels)
     with pytest.raises(DataError, match="no dense column"):
-        kind.fit(bare, bare, base_position=False)
+        kind(base_position=False).fit(bare, bare)
     with pytest.raises(UsageError, match="epochs must be at least 1"):
-        kind.fit(lists, lists, epochs=0)
+        kind(epochs=0).fit(lists, lists)
     with pytest.raises(DataError, match="feature"):
-        kind.fit(lists, lists, epochs=1).rank(ItemLists(np.zeros((2, 3)), [0, 2]).batch())
+        kind(epochs=1).fit(lists, lists).rank(ItemLists(np.zeros((2, 3)), [0, 2]).batch())

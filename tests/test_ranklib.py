@@ -136,7 +136,7 @@ def ranklib(tmp_path_factory: pytest.TempPathFactory) -> RankLib:
 
 @pytest.fixture(scope="module")
 def ranker(ranklib: RankLib) -> RankLibRanker:
-    return RankLibRanker.fit(mixed_lists(0), mixed_lists(1), ranklib=ranklib)
+    return RankLibRanker(ranklib=ranklib).fit(mixed_lists(0), mixed_lists(1))
 
 
 def expected_scores(train: ItemLists, lists: ItemLists) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -177,8 +177,8 @@ def test_it_passes_the_battery_and_survives_saving(
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_its_number(method: str, ranklib: RankLib) -> None:
-    fitted = RankLibRanker.fit(
-        mixed_lists(0), mixed_lists(1), method=method, metric="MAP", options=["-tree", "7"], ranklib=ranklib
+    fitted = RankLibRanker(method=method, metric="MAP", options=["-tree", "7"], ranklib=ranklib).fit(
+        mixed_lists(0), mixed_lists(1)
     )
     said = fitted.model.decode().splitlines()[0]
     for option in (f"-ranker={METHODS[method]}", "-metric2t=MAP", "-tree=7"):
@@ -213,40 +213,40 @@ def test_a_damaged_model_is_an_error_with_what_java_said(ranker: RankLibRanker) 
 
 def test_an_exit_code_is_an_error_with_what_was_said(ranklib: RankLib) -> None:
     with pytest.raises(UsageError, match=r"(?s)exit code 3.*-ranker 6.*Reading feature file.*the metric is unknown"):
-        RankLibRanker.fit(mixed_lists(0), mixed_lists(1), metric="EXIT", ranklib=ranklib)
+        RankLibRanker(metric="EXIT", ranklib=ranklib).fit(mixed_lists(0), mixed_lists(1))
 
 
 def test_a_run_that_takes_too_long_is_stopped(ranklib: RankLib) -> None:
     started = time.monotonic()
     with pytest.raises(UsageError, match=r"more than 0\.5 seconds"):
-        RankLibRanker.fit(mixed_lists(0), mixed_lists(1), metric="SLEEP", ranklib=replace(ranklib, timeout=0.5))
+        RankLibRanker(metric="SLEEP", ranklib=replace(ranklib, timeout=0.5)).fit(mixed_lists(0), mixed_lists(1))
     assert time.monotonic() - started < 20
 
 
 def test_an_exception_that_leaves_workers_behind_does_not_hang(ranklib: RankLib) -> None:
     started = time.monotonic()
     with pytest.raises(UsageError, match=r"(?s)failed and was stopped.*a worker is left behind"):
-        RankLibRanker.fit(mixed_lists(0), mixed_lists(1), metric="HANG", ranklib=ranklib)
+        RankLibRanker(metric="HANG", ranklib=ranklib).fit(mixed_lists(0), mixed_lists(1))
     assert time.monotonic() - started < 30
 
 
 def test_a_run_without_a_model_is_an_error(ranklib: RankLib) -> None:
     with pytest.raises(UsageError, match="without a model"):
-        RankLibRanker.fit(mixed_lists(0), mixed_lists(1), metric="NOTHING", ranklib=ranklib)
+        RankLibRanker(metric="NOTHING", ranklib=ranklib).fit(mixed_lists(0), mixed_lists(1))
 
 
 def test_what_is_wrong_with_the_arguments_is_said_before_java_starts(tmp_path: Path) -> None:
     nowhere = RankLib(tmp_path / "RankLib.jar", java="/nowhere/java")
     lists = mixed_lists(0)
     with pytest.raises(UsageError, match="no ranker 'svm'; choose one of mart"):
-        RankLibRanker.fit(lists, lists, method="svm", ranklib=nowhere)
+        RankLibRanker(method="svm", ranklib=nowhere).fit(lists, lists)
     with pytest.raises(UsageError, match="-norm, -save cannot be among the options"):
-        RankLibRanker.fit(lists, lists, options=["-save", "x", "-norm", "sum"], ranklib=nowhere)
+        RankLibRanker(options=["-save", "x", "-norm", "sum"], ranklib=nowhere).fit(lists, lists)
     with pytest.raises(DataError, match="lists to validate with have no labels"):
-        RankLibRanker.fit(lists, replace(lists, labels=None), ranklib=nowhere)
+        RankLibRanker(ranklib=nowhere).fit(lists, replace(lists, labels=None))
     half = np.where(lists.positions == 3, 0.5, 0)
     with pytest.raises(DataError, match=r"list 'no positives', item 3: label 0\.5"):
-        RankLibRanker.fit(replace(lists, labels=half), lists, ranklib=nowhere)
+        RankLibRanker(ranklib=nowhere).fit(replace(lists, labels=half), lists)
 
 
 def test_other_columns_are_refused(ranker: RankLibRanker) -> None:

@@ -296,6 +296,6 @@ def test_an_empty_request_gets_an_empty_slate() -> None:
 
 def test_another_kind_of_ranker_is_refused(tmp_path: Path) -> None:
     lists = mixed_lists(0)
-    RidgeRanker.fit(lists).save(tmp_path / "ridge")
+    RidgeRanker().fit(lists).save(tmp_path / "ridge")
     with pytest.raises(UsageError, match="'ridge' ranker, and only a network"):
         Runtime.load(tmp_path / "ridge")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from seq2slate.baselines.linear import RidgeRanker
-from seq2slate.baselines.loading import LEARNERS, fit_ranker, load_ranker, parse_ranker, parse_rankers
+from seq2slate.baselines.registry import LEARNERS, fit_ranker, load_ranker, parse_ranker, parse_rankers
 from seq2slate.data.lists import ItemLists
 from seq2slate.errors import DataError, UsageError
 from seq2slate.saving import FORMAT
@@ -24,18 +24,18 @@ def lists() -> ItemLists:
 
 @pytest.fixture
 def folder(lists: ItemLists, tmp_path: Path) -> Path:
-    RidgeRanker.fit(lists).save(tmp_path / "ridge")
+    RidgeRanker().fit(lists).save(tmp_path / "ridge")
     return tmp_path / "ridge"
 
 
 def test_save_and_load_give_the_same_slates(lists: ItemLists, folder: Path) -> None:
     batch = lists.batch()
-    np.testing.assert_array_equal(load_ranker(folder).rank(batch), RidgeRanker.fit(lists).rank(batch))
+    np.testing.assert_array_equal(load_ranker(folder).rank(batch), RidgeRanker().fit(lists).rank(batch))
     assert sorted(os.listdir(folder)) == ["config.json", "features.json", "weights.safetensors"]
 
 
 def test_saving_again_replaces_the_folder_and_leaves_nothing_else(lists: ItemLists, folder: Path) -> None:
-    RidgeRanker.fit(lists[:5]).save(folder)
+    RidgeRanker().fit(lists[:5]).save(folder)
     assert os.listdir(folder.parent) == ["ridge"]
     assert load_ranker(folder)
 
@@ -44,7 +44,7 @@ def test_saving_does_not_touch_a_folder_of_something_else(lists: ItemLists, tmp_
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.png").write_bytes(b"meow")
     with pytest.raises(DataError, match="photos is not empty and not a saved ranker"):
-        RidgeRanker.fit(lists).save(tmp_path / "photos")
+        RidgeRanker().fit(lists).save(tmp_path / "photos")
     assert os.listdir(tmp_path) == ["photos"]
     assert os.listdir(tmp_path / "photos") == ["cat.png"]
 

@@ -70,14 +70,14 @@ def test_they_learn_which_column_matters(kind: Trees) -> None:
     train, valid, test = (lists_with_an_order(count, seed) for seed, count in enumerate((200, 50, 50)))
     batch = test.batch()
     best = batch.features[:, :, 2].argmax(1)
-    assert (kind.fit(train, valid).rank(batch, 1)[:, 0] == best)[batch.labels.any(1)].mean() > 0.7
+    assert (kind().fit(train, valid).rank(batch, 1)[:, 0] == best)[batch.labels.any(1)].mean() > 0.7
 
 
 @pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize("base_position", [True, False])
 def test_they_are_lightgbm_stopped_at_the_best_round(kind: Trees, base_position: bool) -> None:
     train, valid = lists_with_an_order(120, 44, noise=2.0), lists_with_an_order(40, 45, noise=2.0)
-    ranker = kind.fit(train, valid, trees=100, base_position=base_position, seed=3)
+    ranker = kind(trees=100, base_position=base_position, seed=3).fit(train, valid)
 
     def columns(lists: ItemLists) -> FloatArray:
         positions = np.tile(np.arange(10, dtype=np.float32), len(lists))
@@ -102,7 +102,7 @@ def test_they_are_lightgbm_stopped_at_the_best_round(kind: Trees, base_position:
 @pytest.mark.parametrize("base_position", [True, False])
 def test_they_pass_the_battery_and_survive_saving(kind: Trees, base_position: bool, tmp_path: Path) -> None:
     lists = mixed_lists(seed=0)
-    ranker = kind.fit(lists, lists, trees=5, base_position=base_position)
+    ranker = kind(trees=5, base_position=base_position).fit(lists, lists)
 
     def save_load(_: Ranker) -> Ranker:
         ranker.save(tmp_path / "trees")
@@ -116,7 +116,7 @@ def test_they_pass_the_battery_and_survive_saving(kind: Trees, base_position: bo
 
 def test_a_folder_that_does_not_speak_of_the_base_position_was_grown_with_it() -> None:
     lists = lists_with_an_order(30, 0)
-    ranker = LambdaMart.fit(lists, lists, trees=3)
+    ranker = LambdaMart(trees=3).fit(lists, lists)
     text = np.frombuffer(ranker.booster.model_to_string().encode(), dtype=np.uint8)
     opened = LambdaMart.from_saved(SavedRanker("lambdamart", {}, {"trees": text}, ranker.transform))
     np.testing.assert_array_equal(opened.score(lists), ranker.score(lists))
@@ -125,7 +125,7 @@ def test_a_folder_that_does_not_speak_of_the_base_position_was_grown_with_it() -
 @pytest.mark.parametrize("kind", ALL)
 def test_the_seed_decides(kind: Trees) -> None:
     lists = lists_with_an_order(100, 0, noise=2.0)
-    scores = [kind.fit(lists, lists, trees=10, seed=seed).score(lists) for seed in (1, 1, 2)]
+    scores = [kind(trees=10, seed=seed).fit(lists, lists).score(lists) for seed in (1, 1, 2)]
     np.testing.assert_array_equal(scores[0], scores[1])
     assert (scores[0] != scores[2]).any()
 
@@ -134,17 +134,17 @@ def test_the_seed_decides(kind: Trees) -> None:
 def test_they_say_what_is_missing(kind: Trees) -> None:
     lists = lists_with_an_order(20, 0)
     with pytest.raises(DataError, match="validation lists have no labels"):
-        kind.fit(lists, ItemLists(lists.features, lists.offsets))
+        kind().fit(lists, ItemLists(lists.features, lists.offsets))
     with pytest.raises(DataError, match="no training list has a positive"):
-        kind.fit(ItemLists(lists.features, lists.offsets, labels=np.zeros(lists.n_items)), lists)
+        kind().fit(ItemLists(lists.features, lists.offsets, labels=np.zeros(lists.n_items)), lists)
     halves = np.where(np.arange(lists.n_items) == 13, 0.5, 1)
     with pytest.raises(DataError, match=r"list '1', item 3: label 0.5 is not a whole number"):
-        kind.fit(lists, ItemLists(lists.features, lists.offsets, labels=halves))
+        kind().fit(lists, ItemLists(lists.features, lists.offsets, labels=halves))
     bare = ItemLists(np.zeros((lists.n_items, 0)), lists.offsets, labels=lists.labels)
     with pytest.raises(DataError, match="no dense column"):
-        kind.fit(bare, bare, base_position=False)
+        kind(base_position=False).fit(bare, bare)
     with pytest.raises(DataError, match="feature"):
-        kind.fit(lists, lists, trees=2).rank(ItemLists(np.zeros((2, 3)), [0, 2]).batch())
+        kind(trees=2).fit(lists, lists).rank(ItemLists(np.zeros((2, 3)), [0, 2]).batch())
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"the real data are not here: {DATA}")
@@ -152,5 +152,5 @@ def test_they_beat_a_random_order_on_web30k() -> None:
     train, valid, test = read(DATA / "mslr_sample.txt.gz").split(0.6, 0.2, seed=0)
     by_chance = mean_ndcg(RandomOrder(), test)
     for kind in ALL:
-        ranker = kind.fit(train, valid, trees=20, base_position=False)  # its order is not that of a ranker
+        ranker = kind(trees=20, base_position=False).fit(train, valid)  # its order is not that of a ranker
         assert mean_ndcg(ranker, test) > by_chance + 0.1

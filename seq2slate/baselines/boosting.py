@@ -19,17 +19,15 @@ so it is kept as two numbers an item and a round never looks at pairs. Departure
 (RankLib: equal distances), so that long tails do not waste them.
 
 In both, the base position is one of the columns, as what is trained here ranks again what another ranker has ranked;
-and training keeps the round with the best NDCG@10 on the validation lists. Neither draws lots: `seed` is there because
-every ranker takes one, and changes nothing.
+and training keeps the round with the best NDCG@10 on the validation lists. Both are deterministic.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -37,12 +35,11 @@ import numpy.typing as npt
 from seq2slate.baselines.coordinate_ascent import ScoredNdcg
 from seq2slate.baselines.linear import WeightedColumns, scaled_columns, weighted_sum
 from seq2slate.data.features import FeatureTransform
-from seq2slate.data.lists import Batch, BoolArray, FloatArray, IntArray, ItemLists
-from seq2slate.data.ranker import slates_from_scores
+from seq2slate.data.lists import BoolArray, FloatArray, IntArray, ItemLists
 from seq2slate.errors import DataError, UsageError
+from seq2slate.estimator import PointwiseEstimator, check_labels
 from seq2slate.metrics import Values
 from seq2slate.progress import track
-from seq2slate.saving import SavedRanker
 
 PATIENCE = 50
 """Rounds without a better NDCG@10 on the validation lists before training ends."""
@@ -54,34 +51,37 @@ _LEAST_AGREEMENT = 1e-9  # less is rounding
 _NEARLY_ONE = 1 - 1e-9  # a weak ranker without a fault would get an infinite weight
 
 
+@dataclass(eq=False, kw_only=True)
 class AdaRank(WeightedColumns):
     """A weighted sum of scaled columns, added one by one for the lists that are still ordered badly.
 
     >>> features = np.random.default_rng(0).normal(size=(200, 3))
     >>> lists = ItemLists(features, np.arange(0, 201, 5), labels=features[:, 1] < -1)
-    >>> AdaRank.fit(lists, lists).weights.argmin()  # the lower, the better
+    >>> AdaRank().fit(lists, lists).weights_.argmin()  # the lower, the better
     np.int64(1)
     """
 
+    rounds: int = 500
+    """Columns to add, at most; training ends when none raises NDCG@10, or 50 have not raised it for validation."""
+    seed: int = 0
+    """Seed of the lists that are held out if there are no validation lists; the method itself is deterministic."""
+
     kind = "adarank"
 
-    @classmethod
-    def fit(cls, train: ItemLists, valid: ItemLists, *, rounds: int = 500, seed: int = 0) -> AdaRank:
-        """Add columns until none raises NDCG@10 of the training lists, or 50 have not raised it for validation."""
-        check_rounds(rounds)
-        judge = ScoredNdcg.of(valid, "validation")
-        measure = ScoredNdcg.of(train, "training")
+    def _fit(self, train: ItemLists, valid: ItemLists) -> None:
+        check_rounds(self.rounds)
+        judge, measure = ScoredNdcg.of(valid, "validation"), ScoredNdcg.of(train, "training")
         transform = FeatureTransform.fit(train, categorical=[], context=[])
         additions = added_columns(scaled_columns(transform, train), measure)
         columns = scaled_columns(transform, valid)
         best, best_round, best_value = np.zeros(columns.shape[1]), 0, -np.inf
-        for number, weights in enumerate(track(islice(additions, rounds), "AdaRank", total=rounds)):
+        for number, weights in enumerate(track(islice(additions, self.rounds), "AdaRank", total=self.rounds)):
             value = judge.mean(weighted_sum(columns, weights))
             if value > best_value:
                 best, best_round, best_value = weights, number, value
             if number - best_round >= PATIENCE:
                 break
-        return cls(best.astype(np.float32), transform)
+        self.weights_, self.transform_ = best.astype(np.float32), transform
 
 
 def added_columns(columns: FloatArray, measure: ScoredNdcg) -> Iterator[Values]:
@@ -123,39 +123,42 @@ def log_odds(agreement: float) -> float:
     return float(np.arctanh(np.clip(agreement, -_NEARLY_ONE, _NEARLY_ONE)))
 
 
-@dataclass(frozen=True, eq=False)
-class RankBoost:
+@dataclass(eq=False, kw_only=True)
+class RankBoost(PointwiseEstimator):
     """A sum of weights, each for a column above a threshold, of raw columns, since thresholds do not mind their scale.
 
     >>> features = np.random.default_rng(0).normal(size=(200, 3))
     >>> lists = ItemLists(features, np.arange(0, 201, 5), labels=features[:, 1] > 1)
-    >>> RankBoost.fit(lists, lists).columns[0]
+    >>> RankBoost().fit(lists, lists).columns_[0]
     np.int64(1)
     """
 
-    columns: IntArray
-    """(R,) the column of each round; column F is the base position."""
-    thresholds: FloatArray
-    """(R,) above which an item gets the weight."""
-    weights: FloatArray
-    """(R,) of the rounds; negative where less is better."""
-    transform: FeatureTransform
-    """Says which columns the thresholds are for; its scales are not used."""
+    rounds: int = 300
+    """Thresholds to add, at most; training ends when NDCG@10 of the validation lists has not risen for 50 of them."""
+    thresholds: int = 32
+    """Thresholds to try for each column, at its quantiles."""
+    seed: int = 0
+    """Seed of the lists that are held out if there are no validation lists; the method itself is deterministic."""
 
-    @classmethod
-    def fit(
-        cls, train: ItemLists, valid: ItemLists, *, rounds: int = 300, thresholds: int = 32, seed: int = 0
-    ) -> RankBoost:
-        """Add thresholds until NDCG@10 of the validation lists has not risen for 50 of them."""
-        check_rounds(rounds)
-        if not 1 <= thresholds <= _MOST_THRESHOLDS:
-            raise UsageError(f"thresholds must be from 1 to {_MOST_THRESHOLDS}, got {thresholds}")
+    columns_: IntArray = field(init=False, repr=False)
+    """(R,) the column of each round; column F is the base position."""
+    thresholds_: FloatArray = field(init=False, repr=False)
+    """(R,) above which an item gets the weight."""
+    weights_: FloatArray = field(init=False, repr=False)
+    """(R,) of the rounds; negative where less is better."""
+
+    kind = "rankboost"
+
+    def _fit(self, train: ItemLists, valid: ItemLists) -> None:
+        check_rounds(self.rounds)
+        if not 1 <= self.thresholds <= _MOST_THRESHOLDS:
+            raise UsageError(f"thresholds must be from 1 to {_MOST_THRESHOLDS}, got {self.thresholds}")
         judge = ScoredNdcg.of(valid, "validation")
-        additions = added_thresholds(raw_columns(train), PairWeights.of(train), thresholds)
+        additions = added_thresholds(raw_columns(train), PairWeights.of(train), self.thresholds)
         columns, scores = raw_columns(valid), np.zeros(valid.n_items, np.float32)
         chosen: list[tuple[int, float, float]] = []
         n_best, best_value = 0, -np.inf
-        for column, threshold, weight in track(islice(additions, rounds), "RankBoost", total=rounds):
+        for column, threshold, weight in track(islice(additions, self.rounds), "RankBoost", total=self.rounds):
             chosen.append((column, threshold, weight))
             scores += np.float32(weight) * (columns[:, column] > np.float32(threshold))
             value = judge.mean(scores)
@@ -164,39 +167,17 @@ class RankBoost:
             if len(chosen) - n_best >= PATIENCE:
                 break
         kept = np.array(chosen[:n_best]).reshape(-1, 3)
-        return cls(
-            kept[:, 0].astype(np.int64),
-            kept[:, 1].astype(np.float32),
-            kept[:, 2].astype(np.float32),
-            FeatureTransform.fit(train, categorical=[], context=[]),
-        )
-
-    def rank(self, batch: Batch, k: int | None = None) -> IntArray:
-        """Sort by the sum of the weights."""
-        return slates_from_scores(batch.pad(self.score(batch.lists)), batch.mask, k)
+        self.columns_ = kept[:, 0].astype(np.int64)
+        self.thresholds_, self.weights_ = kept[:, 1].astype(np.float32), kept[:, 2].astype(np.float32)
+        self.transform_ = FeatureTransform.fit(train, categorical=[], context=[])  # names the columns; they stay raw
 
     def score(self, lists: ItemLists) -> FloatArray:
         """Return the sum (T,) of the weights of the thresholds that each item is above."""
-        self.transform.apply(lists[:0])  # checks the columns
+        self.transform_.apply(lists[:0])  # checks the columns
         columns, scores = raw_columns(lists), np.zeros(lists.n_items, np.float32)
-        for column, threshold, weight in zip(self.columns, self.thresholds, self.weights, strict=True):
+        for column, threshold, weight in zip(self.columns_, self.thresholds_, self.weights_, strict=True):
             scores += weight * (columns[:, column] > threshold)
         return scores
-
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the ranker to a folder of its own."""
-        arrays: dict[str, npt.NDArray[Any]] = {
-            "columns": self.columns,
-            "thresholds": self.thresholds,
-            "weights": self.weights,
-        }
-        SavedRanker("rankboost", {}, arrays, self.transform).save(folder)
-
-    @classmethod
-    def from_saved(cls, saved: SavedRanker) -> RankBoost:
-        """Build the ranker from what its folder holds."""
-        arrays = saved.weights
-        return cls(arrays["columns"], arrays["thresholds"], arrays["weights"], saved.transform)
 
 
 def raw_columns(lists: ItemLists) -> FloatArray:
@@ -218,10 +199,9 @@ class PairWeights:
     @classmethod
     def of(cls, lists: ItemLists) -> PairWeights:
         """Find the levels of lists with labels."""
-        if lists.labels is None:
-            raise DataError("the training lists have no labels")
-        order = np.lexsort((lists.labels, lists.list_index))
-        is_higher = np.append(False, np.diff(lists.labels[order]) > 0)[: lists.n_items] & (lists.positions > 0)
+        labels = check_labels(lists, "training")
+        order = np.lexsort((labels, lists.list_index))
+        is_higher = np.append(False, np.diff(labels[order]) > 0)[: lists.n_items] & (lists.positions > 0)
         running = is_higher.cumsum()
         levels = np.empty_like(order)
         levels[order] = running - running[lists.offsets[lists.list_index]]

@@ -27,7 +27,8 @@ from seq2slate.baselines.linear import WeightedColumns, scaled_columns, weighted
 from seq2slate.data.batching import batch_indices
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import BoolArray, FloatArray, IntArray, ItemLists
-from seq2slate.errors import DataError, UsageError
+from seq2slate.errors import UsageError
+from seq2slate.estimator import check_labels
 from seq2slate.metrics import Values
 from seq2slate.progress import track
 
@@ -40,44 +41,44 @@ _LEAST_GAIN = 1e-4  # of a sweep; less is not worth another one
 _BLOCK_PAIRS = 1 << 15  # worked on at once, so that temporary arrays stay in the cache
 
 
+@dataclass(eq=False, kw_only=True)
 class CoordinateAscent(WeightedColumns):
     """Linear weights that climb NDCG@10, one at a time.
 
     >>> features = np.random.default_rng(0).normal(size=(200, 3))
     >>> lists = ItemLists(features, np.arange(0, 201, 5), labels=features[:, 1] > 1)
-    >>> ranker = CoordinateAscent.fit(lists, lists)
-    >>> int(np.abs(ranker.weights).argmax())
+    >>> ranker = CoordinateAscent().fit(lists, lists)
+    >>> int(np.abs(ranker.weights_).argmax())
     1
     """
 
+    starts: int = 3
+    """Ascents: the first from the base order, the others from random weights."""
+    sweeps: int = 10
+    """Passes over all columns in each ascent, at most."""
+    max_pairs: int = 1_000_000
+    """Pairs of a positive and another item to train on, at most: lists are sampled down to this."""
+    seed: int = 0
+    """Seed of everything random."""
+
     kind = "coordinate-ascent"
 
-    @classmethod
-    def fit(
-        cls,
-        train: ItemLists,
-        valid: ItemLists,
-        *,
-        starts: int = 3,
-        sweeps: int = 10,
-        max_pairs: int = 1_000_000,
-        seed: int = 0,
-    ) -> CoordinateAscent:
-        """Climb from the base order and from `starts` - 1 random weights, at most `sweeps` times over all columns."""
-        if starts < 1 or sweeps < 1:
-            raise UsageError(f"starts and sweeps must be at least 1, got {starts} and {sweeps}")
-        rng = np.random.default_rng(seed)
+    def _fit(self, train: ItemLists, valid: ItemLists) -> None:
+        if self.starts < 1 or self.sweeps < 1:
+            raise UsageError(f"starts and sweeps must be at least 1, got {self.starts} and {self.sweeps}")
+        rng = np.random.default_rng(self.seed)
         judge = ScoredNdcg.of(valid, "validation")
-        climbed = _some_lists(train, max_pairs, rng)
+        climbed = _some_lists(train, self.max_pairs, rng)
         transform = FeatureTransform.fit(train, categorical=[], context=[])
         climb = Climb(scaled_columns(transform, climbed), LineSearch.of(climbed), ScoredNdcg.of(climbed, "training"))
         columns = scaled_columns(transform, valid)
         best, best_value = np.zeros(columns.shape[1]), -np.inf
-        for weights in track(climb.ascents(starts, sweeps, rng), "coordinate ascent", total=starts * sweeps):
+        ascents = climb.ascents(self.starts, self.sweeps, rng)
+        for weights in track(ascents, "coordinate ascent", total=self.starts * self.sweeps):
             value = judge.mean(weighted_sum(columns, weights))
             if value > best_value:
                 best, best_value = weights, value
-        return cls(best.astype(np.float32), transform)
+        self.weights_, self.transform_ = best.astype(np.float32), transform
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,11 +122,7 @@ class ScoredNdcg:
 
 def normalised_gains(lists: ItemLists, what: str) -> Values:
     """Return (T,) what each item adds to the NDCG@10 of its list before the discount: its label over the ideal DCG."""
-    if lists.labels is None:
-        raise DataError(f"the {what} lists have no labels")
-    labels = lists.labels.astype(np.float64)
-    if not (labels > 0).any():
-        raise DataError(f"no item of the {what} lists has a label above 0: give lists with clicks or grades")
+    labels = check_labels(lists, what).astype(np.float64)
     best_first = np.lexsort((-labels, lists.list_index))
     discounts = np.append(_DISCOUNTS, 0)[np.minimum(lists.positions, CUT)]
     ideal = np.bincount(lists.list_index, labels[best_first] * discounts, minlength=len(lists))

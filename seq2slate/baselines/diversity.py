@@ -20,11 +20,9 @@ distances are those of the raw columns or of the normalised ones, since neither 
 
 from __future__ import annotations
 
-import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol, Self, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -33,24 +31,20 @@ from seq2slate.data.features import FeatureTransform, Scaling
 from seq2slate.data.lists import Batch, IntArray, ItemLists
 from seq2slate.data.ranker import NO_ITEM
 from seq2slate.errors import DataError, UsageError
+from seq2slate.estimator import Estimator
 from seq2slate.metrics import Measure
-from seq2slate.saving import SavedRanker
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
 
-TRADE_OFFS = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
-"""The trade-offs that `fit` tries."""
-SCALINGS: tuple[Scaling, ...] = ("signed-log", "none")
-"""The scales of the columns that `fit` tries."""
 MEASURE = Measure("NDCG", 10)
-"""Chooses among them."""
+"""Chooses trade-off and scaling, on the validation lists."""
 
 _FLOOR = 1e-9  # far above the rounding of a Cholesky factor of similarities, far below what a distinct item keeps
 _CELLS_AT_ONCE = 1 << 21  # similarities of one group of lists: 16 MB
 
 
 class Trial(NamedTuple):
-    """What one choice was worth."""
+    """What a scaling and a trade-off are worth."""
 
     scaling: Scaling
     trade_off: float
@@ -81,67 +75,55 @@ class _Slates(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class _Diversifier(ABC):
+@dataclass(eq=False, kw_only=True)
+class Diversifier(Estimator):
     """What MMR and the DPP share: all but the gains."""
 
-    trade_off: float
-    """From 0, diversity alone, to 1, relevance alone."""
-    transform: FeatureTransform
-    """Says which columns the similarity is measured on, and their scales."""
+    trade_offs: Sequence[float] = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
+    """Trade-offs to try, from 0, diversity alone, to 1, relevance alone."""
+    scalings: Sequence[Scaling] = ("signed-log", "none")
+    """Scales of the columns to try."""
     score_column: str | None = None
     """The dense column with the base ranker's scores; without one the base position stands for them."""
-    trials: tuple[Trial, ...] = ()
-    """What `fit` tried."""
+    seed: int = 0
+    """Seed of the lists that are held out if there are no validation lists; the method itself is deterministic."""
 
-    kind: ClassVar[str]
-
-    def __post_init__(self) -> None:
-        _checked(self.trade_off)
-        if self.score_column is not None and self.score_column not in self.transform.dense.names:
-            raise DataError(f"there is no dense column {self.score_column!r} to take the base scores from")
+    trade_off_: float = field(init=False, repr=False)
+    """The best of `trade_offs` on the validation lists; of equal ones the largest, closest to relevance alone."""
+    trials_: tuple[Trial, ...] = field(init=False, repr=False)
+    """What was tried."""
 
     @staticmethod
-    @abstractmethod
     def _empty(group: _Group, trade_off: float, n_slots: int) -> _Slates:
         """Return slates with nothing on them."""
+        raise NotImplementedError
 
-    @classmethod
-    def fit(
-        cls,
-        train: ItemLists,
-        valid: ItemLists,
-        *,
-        trade_offs: Sequence[float] = TRADE_OFFS,
-        scalings: Sequence[Scaling] = SCALINGS,
-        score_column: str | None = None,
-        seed: int = 0,
-    ) -> Self:
-        """Learn scales of the columns from `train`, and choose one of them and the trade-off that are best for `valid`.
-
-        Among equals the largest trade-off is taken, which stays closest to the order by relevance. Nothing is drawn, so
-        the seed changes nothing.
-        """
-        if valid.labels is None or not (valid.labels > 0).any():
-            raise DataError("the validation lists have no positive label, so that no trade-off is better than another")
-        if not trade_offs or not scalings:
+    def _fit(self, train: ItemLists, valid: ItemLists) -> None:
+        if not self.trade_offs or not self.scalings:
             raise UsageError("fit needs at least one trade-off and one scaling to choose from")
+        if self.score_column is not None and self.score_column not in train.feature_names:
+            raise DataError(f"there is no dense column {self.score_column!r} to take the base scores from")
+        for trade_off in self.trade_offs:
+            if not 0 <= trade_off <= 1:
+                raise UsageError(
+                    f"a trade-off lies between 0, diversity alone, and 1, relevance alone: got {trade_off}"
+                )
         trials: list[Trial] = []
         transforms = {}
-        for scaling in scalings:
+        for scaling in self.scalings:
             transforms[scaling] = FeatureTransform.fit(train, scaling=scaling, categorical=[], context=[])
-            values = cls(1.0, transforms[scaling], score_column)._validate(valid, trade_offs)
-            trials += [Trial(scaling, *pair) for pair in zip(trade_offs, values, strict=True)]
+            values = self._validate(valid, transforms[scaling])
+            trials += [Trial(scaling, *pair) for pair in zip(self.trade_offs, values, strict=True)]
         best = max(trials, key=lambda trial: (trial.value, trial.trade_off))
-        return cls(best.trade_off, transforms[best.scaling], score_column, tuple(trials))
+        self.trade_off_, self.transform_, self.trials_ = best.trade_off, transforms[best.scaling], tuple(trials)
 
-    def _validate(self, valid: ItemLists, trade_offs: Sequence[float]) -> list[float]:
+    def _validate(self, valid: ItemLists, transform: FeatureTransform) -> list[float]:
         """Return, for each trade-off, the mean NDCG@10 over the lists that have a positive label."""
-        values = np.full((len(trade_offs), len(valid)), np.nan)
-        for group in self._groups(valid):
+        values = np.full((len(self.trade_offs), len(valid)), np.nan)
+        for group in self._groups(valid, transform):
             batch = valid.batch(group.members)
-            for number, trade_off in enumerate(trade_offs):
-                slates = self._fill(group, _checked(trade_off), MEASURE.k)
+            for number, trade_off in enumerate(self.trade_offs):
+                slates = self._fill(group, trade_off, MEASURE.k)
                 values[number, group.members] = MEASURE(slates, batch.labels, mask=batch.mask)
         means: list[float] = np.nanmean(values, axis=1).tolist()
         return means
@@ -149,15 +131,14 @@ class _Diversifier(ABC):
     def rank(self, batch: Batch, k: int | None = None) -> IntArray:
         """Place items one by one, each time the one that adds most."""
         slates = np.full((len(batch), batch.n_slots), NO_ITEM)[:, :k]
-        for group in self._groups(batch.lists):
-            placed = self._fill(group, self.trade_off, k)
+        for group in self._groups(batch.lists, self.transform_):
+            placed = self._fill(group, self.trade_off_, k)
             slates[group.members, : placed.shape[1]] = placed
         return slates
 
-    def _groups(self, lists: ItemLists) -> Iterator[_Group]:
+    def _groups(self, lists: ItemLists, transform: FeatureTransform) -> Iterator[_Group]:
         """Yield all lists but the empty ones, by length, and not too many at once."""
-        dense = self.transform.apply(lists).dense
-        names = self.transform.dense.names
+        dense, names = transform.apply(lists).dense, transform.dense.names
         scores = None if self.score_column is None else lists.features[:, names.index(self.score_column)]
         for length in np.unique(lists.lengths[lists.lengths > 0]).tolist():
             members = np.flatnonzero(lists.lengths == length)
@@ -181,30 +162,17 @@ class _Diversifier(ABC):
             slates[:, slot] = items
         return slates
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the ranker to a folder of its own."""
-        config = {
-            "trade_off": self.trade_off,
-            "score_column": self.score_column,
-            "trials": [trial._asdict() for trial in self.trials],
-        }
-        SavedRanker(self.kind, config, {}, self.transform).save(folder)
-
-    @classmethod
-    def from_saved(cls, saved: SavedRanker) -> Self:
-        """Build the ranker from what its folder holds."""
-        trials = tuple(Trial(**trial) for trial in saved.config["trials"])
-        return cls(saved.config["trade_off"], saved.transform, saved.config["score_column"], trials)
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state | {"trials_": tuple(Trial(*trial) for trial in state["trials_"])})
 
 
-class Mmr(_Diversifier):
-    """Maximal marginal relevance: the base order, moved away from items that resemble one placed already.
+class Mmr(Diversifier):
+    """Maximal marginal relevance: the base order, moved away from items similar to one placed already.
 
     >>> twins = ItemLists(np.array([[0.0], [0.0], [5.0]]), [0, 3], labels=[1, 0, 1])
-    >>> mmr = Mmr.fit(twins, twins)
-    >>> mmr.rank(twins.batch()).tolist()
+    >>> Mmr().fit(twins, twins).rank(twins.batch()).tolist()
     [[0, 2, 1]]
-    >>> Mmr(1.0, mmr.transform).rank(twins.batch()).tolist()
+    >>> Mmr(trade_offs=[1.0]).fit(twins, twins).rank(twins.batch()).tolist()
     [[0, 1, 2]]
     """
 
@@ -215,11 +183,11 @@ class Mmr(_Diversifier):
         return _MmrSlates(group, trade_off)
 
 
-class GreedyDpp(_Diversifier):
+class GreedyDpp(Diversifier):
     """A determinantal point process: greedily, the slate whose items are relevant and span the largest volume.
 
     >>> twins = ItemLists(np.array([[0.0], [0.0], [5.0]]), [0, 3], labels=[1, 0, 1])
-    >>> GreedyDpp.fit(twins, twins).rank(twins.batch(), 2).tolist()
+    >>> GreedyDpp().fit(twins, twins).rank(twins.batch(), 2).tolist()
     [[0, 2]]
     """
 
@@ -299,9 +267,3 @@ def _similarity(dense: Doubles) -> Doubles:
     mean = squares.sum(axis=(1, 2), keepdims=True) / max(n_items * (n_items - 1), 1)
     similarity: Doubles = np.exp(-squares / np.where(mean > 0, mean, 1))
     return similarity
-
-
-def _checked(trade_off: float) -> float:
-    if not 0 <= trade_off <= 1:
-        raise UsageError(f"the trade-off must lie between 0, diversity alone, and 1, relevance alone: got {trade_off}")
-    return trade_off

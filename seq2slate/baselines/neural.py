@@ -8,197 +8,162 @@ The two differ in their loss alone. Where they depart from the papers that they 
 - Adam on batches of lists takes the place of plain gradient descent, one query at a time.
 
 The network reads the normalised dense columns, and the logarithm of the base position as one column more unless it is
-left out. PyTorch trains it; ranking is NumPy in float64, so that neither the company of a list nor its place in the
-batch changes a score, and equal items stay in base order.
+left out. PyTorch trains it; ranking is NumPy in float64, so that the other lists of a batch do not change a score, and
+equal items stay in base order.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Self, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
+from seq2slate.baselines.coordinate_ascent import ScoredNdcg
 from seq2slate.data.features import FeatureTransform
-from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists
-from seq2slate.data.ranker import slates_from_scores
-from seq2slate.errors import DataError, UsageError
-from seq2slate.metrics import ndcg
+from seq2slate.data.lists import Batch, FloatArray, ItemLists
+from seq2slate.errors import DataError, TrainingStoppedError, UsageError
+from seq2slate.estimator import PointwiseEstimator
 from seq2slate.progress import track
-from seq2slate.saving import SavedRanker
-from seq2slate.training.fit import TrainingStoppedError
-from seq2slate.training.losses import Loss, list_net, pairwise_logistic
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Layers: TypeAlias = tuple[tuple[FloatArray, FloatArray], ...]
 """Weights (out, in) and biases (out,) of each layer, the last of which has one output: the score."""
 
 
-@dataclass(frozen=True, eq=False)
-class _NeuralRanker:
-    """What the rankers of this module share: everything but the loss."""
+@dataclass(eq=False, kw_only=True)
+class NeuralRanker(PointwiseEstimator):
+    """A multi-layer perceptron over the columns of an item; subclasses name the loss."""
 
-    layers: Layers
-    transform: FeatureTransform
+    hidden_layers: Sequence[int] = (128, 64)
+    """Units of each hidden layer."""
+    dropout: float = 0.5
+    """Probability of dropping a hidden unit in training."""
+    learning_rate: float = 3e-4
+    """Adam learning rate."""
+    batch_size: int = 128
+    """Lists in a step."""
+    epochs: int = 50
+    """Passes over the training lists, at most."""
+    patience: int = 5
+    """Early stopping: epochs without a better NDCG@10 of the validation lists before training ends."""
     base_position: bool = True
-    """Whether the network looks at the base position too."""
+    """Whether the base position is an input."""
+    seed: int = 0
+    """Seed of everything random."""
 
-    kind: ClassVar[str]
-    """The name under which the ranker is saved."""
-    loss: ClassVar[Loss]
-    """What it learns to make small, one value a list."""
+    layers_: Layers = field(init=False, repr=False)
+    """Those of the best epoch."""
 
-    @classmethod
-    def fit(
-        cls,
-        train: ItemLists,
-        valid: ItemLists,
-        *,
-        hidden: Sequence[int] = (128, 64),
-        dropout: float = 0.5,
-        learning_rate: float = 3e-4,
-        batch_size: int = 128,
-        epochs: int = 50,
-        patience: int = 5,
-        base_position: bool = True,
-        seed: int = 0,
-    ) -> Self:
-        """Train until NDCG@10 of the validation lists has not risen for `patience` epochs, and keep the best one."""
-        if epochs < 1:
-            raise UsageError(f"epochs must be at least 1, got {epochs}")
-        _check_labels(train, valid)
-        if not train.n_features and not base_position:
+    loss: ClassVar[str]
+    """The name of the loss in `training.losses.LOSSES`."""
+
+    def _fit(self, train: ItemLists, valid: ItemLists) -> None:
+        if self.epochs < 1:
+            raise UsageError(f"epochs must be at least 1, got {self.epochs}")
+        if not train.n_features and not self.base_position:
             raise DataError("the lists have no dense column, and without the base position there is nothing to read")
-        transform = FeatureTransform.fit(train, categorical=[], context=[])
-        to_learn, to_choose = (_with_inputs(lists, transform, base_position) for lists in (train, valid))
-        rng = np.random.default_rng(seed)
+        self.transform_ = FeatureTransform.fit(train, categorical=[], context=[])
+        judge, inputs = ScoredNdcg.of(valid, "validation"), self._inputs(valid)
         best, best_epoch = -np.inf, -1
-        best_layers: Layers = ()
-        with torch.random.fork_rng(devices=[]):  # the first weights and the dropout; the caller's luck stays as it is
-            torch.manual_seed(seed)
-            network = _multi_layer(to_learn.n_features, hidden, dropout)
-            optimiser = torch.optim.Adam(network.parameters(), lr=learning_rate)
-            for epoch in track(range(epochs), f"training ({cls.kind})"):
-                batches = to_learn.batches(batch_size, seed=int(rng.integers(2**63)))
-                _run_epoch(network, optimiser, cls.loss, batches)
-                layers = _layers(network)
-                value = _mean_ndcg(layers, to_choose)
-                if value > best:
-                    best, best_epoch, best_layers = value, epoch, layers
-                elif epoch - best_epoch >= patience:
-                    break
-        return cls(best_layers, transform, base_position)
+        for epoch, layers in enumerate(track(self._epochs(train), f"training ({self.kind})", total=self.epochs)):
+            with np.errstate(over="ignore", invalid="ignore"):  # checked below, with a better message
+                scores = _scores(layers, inputs)
+            if not np.isfinite(scores).all():
+                raise _stopped("scores", valid.list_ids[:1].to_pylist())
+            value = judge.mean(scores)
+            if value > best:
+                best, best_epoch, self.layers_ = value, epoch, layers
+            elif epoch - best_epoch >= self.patience:
+                break
 
-    def rank(self, batch: Batch, k: int | None = None) -> IntArray:
-        """Sort by the score of the network."""
-        return slates_from_scores(batch.pad(self.score(batch.lists)), batch.mask, k)
+    def _epochs(self, train: ItemLists) -> Iterator[Layers]:
+        """Yield the weights after each epoch."""
+        import torch
+        from torch import nn
+
+        from seq2slate.training.losses import LOSSES
+
+        inputs = ItemLists(self._inputs(train), train.offsets, labels=train.labels, list_ids=train.list_ids)
+        rng = np.random.default_rng(self.seed)
+        with torch.random.fork_rng(devices=[]):  # first weights and dropout; the caller's random state is untouched
+            torch.manual_seed(self.seed)
+            network = nn.Sequential()
+            widths = [inputs.n_features, *self.hidden_layers]
+            for n_inputs, width in zip(widths, self.hidden_layers, strict=False):
+                network.extend([nn.Linear(n_inputs, width), nn.ReLU(), nn.Dropout(self.dropout)])
+            network.append(nn.Linear(widths[-1], 1))
+            optimiser = torch.optim.Adam(network.parameters(), lr=self.learning_rate)
+            for _ in range(self.epochs):
+                batches = inputs.batches(self.batch_size, seed=int(rng.integers(2**63)))
+                _run_epoch(network, optimiser, LOSSES[self.loss], batches)
+                yield _layers(network)
+
+    def _inputs(self, lists: ItemLists) -> FloatArray:
+        """Return the columns (T, F or F + 1) that the network reads."""
+        dense = self.transform_.apply(lists).dense
+        if not self.base_position:
+            return dense
+        return np.column_stack([dense, np.log1p(lists.positions, dtype=np.float32)])
 
     def score(self, lists: ItemLists) -> FloatArray:
         """Return the score (T,) of each item."""
-        return _scores(self.layers, _inputs(lists, self.transform, self.base_position))
+        return _scores(self.layers_, self._inputs(lists))
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the ranker to a folder of its own."""
-        weights = {f"{number}.weights": weights for number, (weights, _) in enumerate(self.layers)}
-        weights |= {f"{number}.biases": biases for number, (_, biases) in enumerate(self.layers)}
-        SavedRanker(self.kind, {"base_position": self.base_position}, weights, self.transform).save(folder)
+    def _state(self) -> dict[str, Any]:
+        pairs = [(f"{number}.{what}", array) for number, layer in enumerate(self.layers_)
+                 for what, array in zip(("weights", "biases"), layer, strict=True)]  # fmt: skip
+        return dict(pairs)
 
-    @classmethod
-    def from_saved(cls, saved: SavedRanker) -> Self:
-        """Build the ranker from what its folder holds."""
-        weights, n_layers = saved.weights, len(saved.weights) // 2
-        layers = tuple((weights[f"{number}.weights"], weights[f"{number}.biases"]) for number in range(n_layers))
-        return cls(layers, saved.transform, saved.config["base_position"])
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.layers_ = tuple(
+            (state[f"{number}.weights"], state[f"{number}.biases"]) for number in range(len(state) // 2)
+        )
 
 
-class RankNet(_NeuralRanker):
+class RankNet(NeuralRanker):
     """RankNet (Burges et al. 2005): the logistic loss of every pair of items of a list whose labels differ."""
 
     kind = "ranknet"
-    loss = staticmethod(pairwise_logistic)
+    loss = "pairwise-logistic"
 
 
-class ListNet(_NeuralRanker):
+class ListNet(NeuralRanker):
     """ListNet (Cao et al. 2007): the cross-entropy of the softmax of the scores to the softmax of the labels."""
 
     kind = "listnet"
-    loss = staticmethod(list_net)
+    loss = "list-net"
 
 
-def _check_labels(train: ItemLists, valid: ItemLists) -> None:
-    for name, lists in (("training", train), ("validation", valid)):
-        if lists.labels is None:
-            raise DataError(f"the {name} lists have no labels")
-        if not (lists.labels > 0).any():
-            raise DataError(f"no {name} list has a positive: there is nothing to learn from, or to choose with")
+def _run_epoch(network: nn.Module, optimiser: Any, loss: Any, batches: Iterable[Batch]) -> None:
+    import torch
 
-
-# Training
-
-
-def _multi_layer(n_inputs: int, hidden: Sequence[int], dropout: float) -> nn.Sequential:
-    network = nn.Sequential()
-    for width in hidden:
-        network.extend([nn.Linear(n_inputs, width), nn.ReLU(), nn.Dropout(dropout)])
-        n_inputs = width
-    return network.append(nn.Linear(n_inputs, 1))
-
-
-def _run_epoch(network: nn.Module, optimiser: torch.optim.Optimizer, loss: Loss, batches: Iterable[Batch]) -> None:
     for batch in batches:
         mask = torch.from_numpy(batch.mask)
-        of_items: Tensor = network(torch.from_numpy(batch.lists.features)).squeeze(1)  # no time is spent on padding
+        of_items = network(torch.from_numpy(batch.lists.features)).squeeze(1)  # no time is spent on padding
         scores = of_items.new_zeros(mask.shape).masked_scatter(mask, of_items)
         value = loss(scores, torch.from_numpy(batch.labels), mask=mask).mean()
-        _check_finite("loss", bool(torch.isfinite(value)), batch)
+        if not torch.isfinite(value):
+            raise _stopped("loss", batch.lists.list_ids.to_pylist())
         optimiser.zero_grad(set_to_none=True)
-        value.backward()  # type: ignore[no-untyped-call]
+        value.backward()
         optimiser.step()
 
 
-def _check_finite(name: str, is_finite: bool, batch: Batch) -> None:
-    if not is_finite:
-        names = ", ".join(batch.lists.list_ids[:10].to_pylist())
-        raise TrainingStoppedError(
-            f"infinite or undefined {name} in a batch with the lists {names}{' …' if len(batch) > 10 else ''}: "
-            "lower the learning rate, or look at their labels"
-        )
+def _stopped(what: str, names: Sequence[str]) -> TrainingStoppedError:
+    return TrainingStoppedError(
+        f"the {what} became NaN or infinite in a batch with the lists {', '.join(names[:10])}"
+        f"{' …' if len(names) > 10 else ''}: lower the learning rate, or look at their labels"
+    )
 
 
 def _layers(network: nn.Sequential) -> Layers:
     """Return a copy of the weights as they are now."""
-    linear = [module for module in network if isinstance(module, nn.Linear)]
+    linear: list[Any] = [module for module in network if hasattr(module, "weight")]
     return tuple((layer.weight.detach().numpy().copy(), layer.bias.detach().numpy().copy()) for layer in linear)
-
-
-def _mean_ndcg(layers: Layers, lists: ItemLists) -> float:
-    """Return NDCG@10 over the lists with a positive, whose features are already inputs."""
-    values = []
-    for batch in lists.batches(256):
-        with np.errstate(over="ignore", invalid="ignore"):  # told in a better way
-            scores = _scores(layers, batch.lists.features)
-        _check_finite("scores", bool(np.isfinite(scores).all()), batch)
-        slates = slates_from_scores(batch.pad(scores), batch.mask, 10)
-        values.append(ndcg(slates, batch.labels, mask=batch.mask, k=10))
-    return float(np.nanmean(np.concatenate(values)))
-
-
-# Scoring
-
-
-def _inputs(lists: ItemLists, transform: FeatureTransform, base_position: bool) -> FloatArray:
-    """Return the columns (T, F or F + 1) that the network reads."""
-    dense = transform.apply(lists).dense
-    return np.column_stack([dense, np.log1p(lists.positions, dtype=np.float32)]) if base_position else dense
-
-
-def _with_inputs(lists: ItemLists, transform: FeatureTransform, base_position: bool) -> ItemLists:
-    """Return the lists with what the network reads in place of their raw columns, worked out once for all epochs."""
-    inputs = _inputs(lists, transform, base_position)
-    return ItemLists(inputs, lists.offsets, labels=lists.labels, list_ids=lists.list_ids)
 
 
 def _scores(layers: Layers, inputs: FloatArray) -> FloatArray:

@@ -23,20 +23,20 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.letor import write_letor
-from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists, numbers_as_strings, offsets_from_lengths
-from seq2slate.data.ranker import slates_from_scores
+from seq2slate.data.lists import FloatArray, IntArray, ItemLists, numbers_as_strings, offsets_from_lengths
 from seq2slate.errors import DataError, UsageError
-from seq2slate.saving import SavedRanker
+from seq2slate.estimator import PointwiseEstimator
+from seq2slate.options import named_in
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
 
@@ -128,77 +128,66 @@ class RankLib:
         return f"failed with exit code {process.returncode}" if process.returncode else None
 
 
-@dataclass(frozen=True, eq=False)
-class RankLibRanker:
-    """A model that RankLib trained, and RankLib to score with it."""
+@dataclass(eq=False, kw_only=True)
+class RankLibRanker(PointwiseEstimator):
+    """One of RankLib's rankers. RankLib takes no seed, so that two fits may differ."""
 
-    method: str
-    """A name in METHODS."""
-    model: bytes
+    method: str = named_in("seq2slate.baselines.ranklib:METHODS", "lambdamart")
+    """Which of RankLib's rankers."""
+    metric: str = "NDCG@10"
+    """What RankLib maximises on the training lists, by its own name, such as NDCG@10 or MAP."""
+    arguments: Sequence[str] = ()
+    """Further arguments for RankLib, such as `-tree 300`, one word each."""
+    jar: str | None = None
+    """Path of RankLib.jar; taken from the environment variable RANKLIB_JAR if not given."""
+    timeout: float = TIMEOUT
+    """Seconds that one run of RankLib may take."""
+    seed: int = 0
+    """Seed of the lists that are held out if there are no validation lists."""
+
+    model_: bytes = field(init=False, repr=False)
     """What RankLib saved: its own text."""
-    transform: FeatureTransform
-    ranklib: RankLib
 
-    @classmethod
-    def fit(
-        cls,
-        train: ItemLists,
-        valid: ItemLists,
-        *,
-        method: str = "lambdamart",
-        metric: str = "NDCG@10",
-        options: Sequence[str] = (),
-        ranklib: RankLib | None = None,
-        seed: int = 0,
-    ) -> RankLibRanker:
-        """Have RankLib train one of METHODS for one of its metrics, such as NDCG@10 or MAP.
+    kind = "ranklib"
+    local_options = ("jar", "timeout")  # a folder must not say which program is run
 
-        `options` are further options of RankLib, such as `["-tree", "300", "-thread", "2"]`. Without `ranklib` it is
-        looked for as `RankLib.find` does. RankLib takes no seed, so this one changes nothing.
-        """
-        ranklib = ranklib or RankLib.find()
-        if method not in METHODS:
-            raise UsageError(f"RankLib has no ranker {method!r}; choose one of {', '.join(METHODS)}")
-        if taken := _SET_HERE.intersection(option.lower() for option in options):
-            raise UsageError(f"{', '.join(sorted(taken))} cannot be among the options: fit says it to RankLib itself")
-        transform = FeatureTransform.fit(train, categorical=[], context=[])
+    def _fit(self, train: ItemLists, valid: ItemLists) -> None:
+        ranklib = RankLib.find(self.jar, timeout=self.timeout)
+        if self.method not in METHODS:
+            raise UsageError(f"RankLib has no ranker {self.method!r}; choose one of {', '.join(METHODS)}")
+        if taken := _SET_HERE.intersection(option.lower() for option in self.arguments):
+            raise UsageError(f"{', '.join(sorted(taken))} cannot be among the arguments: fit says it to RankLib itself")
+        self.transform_ = FeatureTransform.fit(train, categorical=[], context=[])
         with TemporaryDirectory(prefix="ranklib-") as name:
             folder = Path(name)
             for file, lists in (("train.txt", train), ("validate.txt", valid)):
-                _write(lists, _labels(lists, file.removesuffix(".txt")), transform, folder / file)
+                _write(lists, _labels(lists, file.removesuffix(".txt")), self.transform_, folder / file)
             data = ["-train", "train.txt", "-validate", "validate.txt"]
-            goal = ["-ranker", str(METHODS[method]), "-metric2t", metric, "-save", "model.txt", "-silent"]
-            ranklib.run([*data, *goal, *options], folder)
+            goal = ["-ranker", str(METHODS[self.method]), "-metric2t", self.metric, "-save", "model.txt", "-silent"]
+            ranklib.run([*data, *goal, *self.arguments], folder)
             model = folder / "model.txt"
             if not model.is_file() or not model.stat().st_size:
                 raise UsageError(f"RankLib ended without a model. It said:\n{_end_of(folder / 'stdout.txt')}")
-            return cls(method, model.read_bytes(), transform, ranklib)
-
-    def rank(self, batch: Batch, k: int | None = None) -> IntArray:
-        """Sort by RankLib's scores."""
-        return slates_from_scores(batch.pad(self.score(batch.lists)), batch.mask, k)
+            self.model_ = model.read_bytes()
 
     def score(self, lists: ItemLists) -> Doubles:
         """Return RankLib's score (T,) of each item."""
-        self.transform.apply(lists[:0])  # checks the columns
+        self.transform_.apply(lists[:0])  # checks the columns
         if not lists.n_items:
             return np.zeros(0)
         with TemporaryDirectory(prefix="ranklib-") as name:
             folder = Path(name)
-            (folder / "model.txt").write_bytes(self.model)
-            offsets = _write(lists, np.zeros(lists.n_items, np.float32), self.transform, folder / "rank.txt")
-            self.ranklib.run(["-load", "model.txt", "-rank", "rank.txt", "-score", "scores.txt"], folder)
+            (folder / "model.txt").write_bytes(self.model_)
+            offsets = _write(lists, np.zeros(lists.n_items, np.float32), self.transform_, folder / "rank.txt")
+            ranklib = RankLib.find(self.jar, timeout=self.timeout)
+            ranklib.run(["-load", "model.txt", "-rank", "rank.txt", "-score", "scores.txt"], folder)
             return _read_scores(folder / "scores.txt", offsets)
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the ranker to a folder of its own: the model as RankLib's text, but not where the jar is."""
-        model = np.frombuffer(self.model, dtype=np.uint8)
-        SavedRanker("ranklib", {"method": self.method}, {"model": model}, self.transform).save(folder)
+    def _state(self) -> dict[str, Any]:
+        return {"model": np.frombuffer(self.model_, dtype=np.uint8)}
 
-    @classmethod
-    def from_saved(cls, saved: SavedRanker) -> RankLibRanker:
-        """Build the ranker from what its folder holds, and RankLib as `RankLib.find` finds it."""
-        return cls(saved.config["method"], saved.weights["model"].tobytes(), saved.transform, RankLib.find())
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.model_ = state["model"].tobytes()
 
 
 def _labels(lists: ItemLists, name: str) -> FloatArray:

@@ -8,52 +8,39 @@ boosting stops when it has not risen for 50 of them. Labels are whole numbers fr
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 
 from seq2slate.data.features import FeatureTransform
-from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists
-from seq2slate.data.ranker import slates_from_scores
+from seq2slate.data.lists import FloatArray, IntArray, ItemLists
 from seq2slate.errors import DataError, UsageError
+from seq2slate.estimator import PointwiseEstimator, check_labels
 from seq2slate.progress import track
-from seq2slate.saving import SavedRanker
 
 _PATIENCE = 50
 """After so many trees without a better NDCG@10 boosting has begun to overfit."""
 _HIGHEST_LABEL = 31
 
 
-@dataclass(frozen=True, eq=False)
-class _Trees:
+@dataclass(eq=False, kw_only=True)
+class Trees(PointwiseEstimator):
     """What the rankers of this module share: everything but the parameters that their trees are grown with."""
 
-    booster: Any
-    """A LightGBM Booster."""
-    transform: FeatureTransform
-    """Says which columns the trees were grown on; its scales are not used."""
     base_position: bool = True
-    """Whether the trees look at the base position too."""
+    """Whether the base position is an input."""
+    seed: int = 0
+    """Seed of everything random."""
 
-    kind: ClassVar[str]
-    """The name under which the ranker is saved."""
+    booster_: Any = field(init=False, repr=False)
+    """A LightGBM Booster."""
 
-    @classmethod
-    def _grow(
-        cls,
-        train: ItemLists,
-        valid: ItemLists,
-        *,
-        trees: int,
-        base_position: bool,
-        seed: int,
-        patience: int = _PATIENCE,
-        **parameters: Any,
-    ) -> Self:
+    def _grow(self, train: ItemLists, valid: ItemLists, *, trees: int, patience: int, **parameters: Any) -> None:
         lightgbm = _lightgbm()
-        _check_labels(train, valid)
-        if not train.n_features and not base_position:
+        for name, lists in (("training", train), ("validation", valid)):
+            _check_whole_labels(lists, name)
+        if not train.n_features and not self.base_position:
             raise DataError("the lists have no dense column, and without the base position there is nothing to read")
         parameters |= {
             "metric": "ndcg",
@@ -61,82 +48,74 @@ class _Trees:
             "label_gain": list(range(_HIGHEST_LABEL + 1)),
             "deterministic": True,
             "force_row_wise": True,
-            "seed": seed,
+            "seed": self.seed,
             "verbosity": -1,
             "num_threads": int(os.environ.get("OMP_NUM_THREADS") or 0),
         }
-        grow = lightgbm.Dataset(_columns(train, base_position), train.labels, group=_groups(train))
-        check = lightgbm.Dataset(_columns(valid, base_position), valid.labels, group=_groups(valid), reference=grow)
+        grow = lightgbm.Dataset(self._columns(train), train.labels, group=_groups(train))
+        check = lightgbm.Dataset(self._columns(valid), valid.labels, group=_groups(valid), reference=grow)
         stop = lightgbm.early_stopping(patience, verbose=False)
-        bar = track(range(trees), f"growing trees ({cls.kind})")
+        bar = track(range(trees), f"growing trees ({self.kind})")
         callbacks = [stop, lambda _: next(bar, None)]
-        booster = lightgbm.train(parameters, grow, num_boost_round=trees, valid_sets=[check], callbacks=callbacks)
-        known = FeatureTransform.fit(train[:1], categorical=[], context=[])  # names the columns; trees take them raw
-        return cls(booster, known, base_position)
-
-    def rank(self, batch: Batch, k: int | None = None) -> IntArray:
-        """Sort by the score of the trees."""
-        return slates_from_scores(batch.pad(self.score(batch.lists)), batch.mask, k)
+        self.booster_ = lightgbm.train(parameters, grow, num_boost_round=trees, valid_sets=[check], callbacks=callbacks)
+        self.transform_ = FeatureTransform.fit(train[:1], categorical=[], context=[])  # names only
 
     def score(self, lists: ItemLists) -> FloatArray:
         """Return the score (T,) of each item."""
-        self.transform.apply(lists[:0])  # checks the columns
+        self.transform_.apply(lists[:0])  # checks the columns
         if not lists.n_items:
             return np.zeros(0, np.float32)
-        return np.asarray(self.booster.predict(_columns(lists, self.base_position)), dtype=np.float32)
+        return np.asarray(self.booster_.predict(self._columns(lists)), dtype=np.float32)
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the ranker to a folder of its own: the trees as LightGBM's text."""
-        text = np.frombuffer(self.booster.model_to_string().encode(), dtype=np.uint8)
-        config = {"base_position": self.base_position}
-        SavedRanker(self.kind, config, {"trees": text}, self.transform).save(folder)
+    def _columns(self, lists: ItemLists) -> FloatArray:
+        if not self.base_position:
+            return lists.features
+        return np.column_stack([lists.features, lists.positions.astype(np.float32)])
 
-    @classmethod
-    def from_saved(cls, saved: SavedRanker) -> Self:
-        """Build the ranker from what its folder holds."""
-        booster = _lightgbm().Booster(model_str=saved.weights["trees"].tobytes().decode())
-        return cls(booster, saved.transform, saved.config.get("base_position", True))  # older folders do not say
+    def _state(self) -> dict[str, Any]:
+        return {"trees": np.frombuffer(self.booster_.model_to_string().encode(), dtype=np.uint8)}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.booster_ = _lightgbm().Booster(model_str=state["trees"].tobytes().decode())
 
 
-class _Boosted(_Trees):
-    """Small trees, each of which mends what those before it got wrong; the objective says what that is."""
+@dataclass(eq=False, kw_only=True)
+class BoostedTrees(Trees):
+    """Small trees, each of which corrects the errors of those before it; the objective says what an error is."""
+
+    trees: int = 500
+    """Trees to grow, at most; boosting stops when NDCG@10 of the validation lists has not risen for 50 of them."""
+    leaves: int = 15
+    """Leaves of a tree."""
+    learning_rate: float = 0.05
+    """Shrinkage of each tree."""
 
     objective: ClassVar[str]
+    """LightGBM's name of what is minimised."""
 
-    @classmethod
-    def fit(
-        cls,
-        train: ItemLists,
-        valid: ItemLists,
-        *,
-        trees: int = 500,
-        leaves: int = 15,
-        learning_rate: float = 0.05,
-        base_position: bool = True,
-        seed: int = 0,
-    ) -> Self:
-        """Grow at most so many trees; `base_position` says whether they look at the base position too."""
-        return cls._grow(
-            train, valid, trees=trees, base_position=base_position, seed=seed, objective=cls.objective,
-            num_leaves=leaves, learning_rate=learning_rate, min_data_in_leaf=50, feature_fraction=0.5,
+    def _fit(self, train: ItemLists, valid: ItemLists) -> None:
+        self._grow(
+            train, valid, trees=self.trees, patience=_PATIENCE, objective=self.objective, num_leaves=self.leaves,
+            learning_rate=self.learning_rate, min_data_in_leaf=50, feature_fraction=0.5,
         )  # fmt: skip
 
 
-class LambdaMart(_Boosted):
+class LambdaMart(BoostedTrees):
     """LambdaMART (Burges 2010): each tree follows the gradient of NDCG over the pairs of a list."""
 
     kind = "lambdamart"
     objective = "lambdarank"
 
 
-class Mart(_Boosted):
+class Mart(BoostedTrees):
     """MART (Friedman 2001): gradient-boosted regression of the labels, item by item, as RankLib has it."""
 
     kind = "mart"
     objective = "regression"
 
 
-class RandomForest(_Trees):
+@dataclass(eq=False, kw_only=True)
+class RandomForest(Trees):
     """Random forest (Breiman 2001): the mean of large regression trees, each grown on a part of the items.
 
     The defaults are RankLib's: 300 trees of 100 leaves, and at each split 0.3 of the columns to choose from. RankLib
@@ -147,24 +126,17 @@ class RandomForest(_Trees):
     validation lists say how many to keep.
     """
 
+    trees: int = 300
+    """Trees to grow; NDCG@10 of the validation lists says how many are kept."""
+    leaves: int = 100
+    """Leaves of a tree."""
+
     kind = "random-forest"
 
-    @classmethod
-    def fit(
-        cls,
-        train: ItemLists,
-        valid: ItemLists,
-        *,
-        trees: int = 300,
-        leaves: int = 100,
-        base_position: bool = True,
-        seed: int = 0,
-    ) -> Self:
-        """Grow so many trees; `base_position` says whether they look at the base position too."""
-        return cls._grow(
-            train, valid, trees=trees, base_position=base_position, seed=seed, objective="regression",
-            patience=trees, boosting="rf", num_leaves=leaves, bagging_fraction=0.632, bagging_freq=1,
-            feature_fraction_bynode=0.3,
+    def _fit(self, train: ItemLists, valid: ItemLists) -> None:
+        self._grow(
+            train, valid, trees=self.trees, patience=self.trees, objective="regression", boosting="rf",
+            num_leaves=self.leaves, bagging_fraction=0.632, bagging_freq=1, feature_fraction_bynode=0.3,
         )  # fmt: skip
 
 
@@ -176,26 +148,15 @@ def _lightgbm() -> Any:
     return lightgbm
 
 
-def _check_labels(train: ItemLists, valid: ItemLists) -> None:
-    for name, lists in (("training", train), ("validation", valid)):
-        labels = lists.labels
-        if labels is None:
-            raise DataError(f"the {name} lists have no labels")
-        if not (labels > 0).any():
-            raise DataError(f"no {name} list has a positive, so NDCG@10 cannot tell how many trees are best")
-        strange = (labels != np.floor(labels)) | (labels < 0) | (labels > _HIGHEST_LABEL)
-        if strange.any():
-            row = int(strange.argmax())
-            raise DataError(
-                f"the {name} lists, {lists.describe_item(row)}: label {labels[row]:g} is not a whole number from 0 to "
-                f"{_HIGHEST_LABEL}, the only ones that LightGBM's NDCG takes"
-            )
-
-
-def _columns(lists: ItemLists, base_position: bool) -> FloatArray:
-    if not base_position:
-        return lists.features
-    return np.column_stack([lists.features, lists.positions.astype(np.float32)])
+def _check_whole_labels(lists: ItemLists, name: str) -> None:
+    labels = check_labels(lists, name)
+    strange = (labels != np.floor(labels)) | (labels < 0) | (labels > _HIGHEST_LABEL)
+    if strange.any():
+        row = int(strange.argmax())
+        raise DataError(
+            f"the {name} lists, {lists.describe_item(row)}: label {labels[row]:g} is not a whole number from 0 to "
+            f"{_HIGHEST_LABEL}, the only ones that LightGBM's NDCG takes"
+        )
 
 
 def _groups(lists: ItemLists) -> IntArray:

@@ -4,25 +4,43 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import typer
 from rich.console import Console
 
+from seq2slate.atomic import atomic_path
 from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
-from seq2slate.baselines.loading import LEARNERS, RERANKERS, fit_ranker, load_ranker, parse_rankers
-from seq2slate.cli.options import INTERRUPTED, AsJson, Eta, Quantile, RelevantFrom, Seed, UserName
+from seq2slate.baselines.registry import (
+    ESTIMATORS,
+    NETWORK_PRESETS,
+    estimator_class,
+    load,
+    make_estimator,
+    parse_rankers,
+)
+from seq2slate.cli.options import INTERRUPTED, AsJson, Eta, Quantile, RelevantFrom, Seed, UserName, derived_from
 from seq2slate.data.files import is_split_folder, read, read_split, write, write_split
+from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import reorder_lists
 from seq2slate.data.summary import summarise
-from seq2slate.errors import UsageError
+from seq2slate.errors import TrainingInterruptedError, UsageError
+from seq2slate.estimator import Estimator, Slate
 from seq2slate.evaluation.evaluate import evaluate as evaluate_rankers
 from seq2slate.metrics import DEFAULT_MEASURES, Measure
+from seq2slate.model.network import NetworkConfig
+from seq2slate.options import options_of
+from seq2slate.saving import check_replaceable
 from seq2slate.simulation.click_models import check_grades, click_model, simulate_clicks
 from seq2slate.simulation.synthetic import make_synthetic_lists
+from seq2slate.training.config import PRESETS, TrainingConfig
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -42,16 +60,6 @@ class NoPositives(StrEnum):
     one = "one"
 
 
-class PresetName(StrEnum):
-    """Choices that belong together."""
-
-    default = "default"
-    paper = "paper"
-    dlcm = "dlcm"
-    prm = "prm"
-    setrank = "setrank"
-
-
 class TargetName(StrEnum):
     """What can be reproduced."""
 
@@ -63,32 +71,6 @@ class TargetName(StrEnum):
     figure3 = "figure3"
     timing = "timing"
     all = "all"
-
-
-class LossName(StrEnum):
-    """The losses of a step."""
-
-    cross_entropy = "cross-entropy"
-    hinge = "hinge"
-    smooth_hinge = "smooth-hinge"
-    list_net = "list-net"
-    pairwise_logistic = "pairwise-logistic"
-    approximate_ndcg = "approximate-ndcg"
-
-
-class PolicyName(StrEnum):
-    """Where slates come from in training."""
-
-    sampling = "sampling"
-    greedy = "greedy"
-    reinforce = "reinforce"
-
-
-class DecoderName(StrEnum):
-    """How slates are decoded."""
-
-    sequential = "sequential"
-    one_step = "one-step"
 
 
 @app.command()
@@ -152,7 +134,7 @@ def simulate(
     """Let a simulated user click on lists."""
     lists = read(source)
     if ranker is not None:
-        lists = reorder_lists(load_ranker(ranker), lists)
+        lists = reorder_lists(load(ranker), lists)
     visitor = click_model(user.value, eta=eta, q=q, relevant_from=relevant_from)
     check_grades(visitor, lists)
     clicked = simulate_clicks(visitor, lists, seed=seed)
@@ -202,65 +184,80 @@ def evaluate(
 
 
 @app.command()
+@derived_from(
+    {"": options_of(NetworkConfig, TrainingConfig)}
+    | {kind: options_of(estimator_class(kind)) for kind in ESTIMATORS if kind != "seq2slate"}
+)
 def train(
     data: Annotated[str, typer.Argument(metavar="TRAIN", help="Labelled lists, in base order.")],
     out: Annotated[Path, typer.Option(help="Folder for the trained model.")],
     valid: Annotated[
-        str | None, typer.Option(help="Lists that choose the epoch; a tenth of TRAIN if not given.")
+        str | None, typer.Option(help="Validation lists, which choose the epoch; a tenth of TRAIN if not given.")
     ] = None,
     ranker: Annotated[
         str,
         typer.Option(
-            help=f"What to train: seq2slate; {', '.join(RERANKERS)}, which are presets of it; or "
-            f"{', '.join(name for name in LEARNERS if name not in RERANKERS)}, which take only --valid and --seed."
+            help=f"What to train: {', '.join([*ESTIMATORS, *NETWORK_PRESETS])}; the last "
+            f"{len(NETWORK_PRESETS)} are presets of seq2slate."
         ),
     ] = "seq2slate",
     preset: Annotated[
-        PresetName | None, typer.Option(help="Where the choices start from; default unless given.")
+        str | None,
+        typer.Option(help=f"Where the options of seq2slate start from: {', '.join(PRESETS)}; default if not given."),
     ] = None,
-    loss: Annotated[LossName | None, typer.Option(help="The loss of a step.")] = None,
-    policy: Annotated[PolicyName | None, typer.Option(help="Where the slates come from that are learned from.")] = None,
-    decoder: Annotated[DecoderName | None, typer.Option(help="Place items step by step, or sort once.")] = None,
-    k: Annotated[int | None, typer.Option(min=1, help="Only the first k slots count.")] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the lists, at most.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Of Adam.")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Lists in a step.")] = None,
-    seed: Seed = 0,
     threads: Annotated[
         int | None,
-        typer.Option(min=1, help="Of PyTorch and the C kernels; as OMP_NUM_THREADS says, or else all cores up to 4."),
+        typer.Option(
+            min=1, help="Threads of PyTorch and the C kernels; OMP_NUM_THREADS, or all cores up to 4, if not given."
+        ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard scalars.")] = None,
+    **options: Any,
 ) -> None:
-    """Train a model on clicked lists; Ctrl-C stops and keeps what is done."""
+    """Train a ranker on labelled lists; Ctrl-C stops, and --resume goes on."""
+    check_replaceable(out)
+    if preset is not None:
+        if ranker != "seq2slate":
+            raise UsageError(f"--preset is for seq2slate: leave it out with --ranker {ranker}")
+        options["preset"] = preset
+    estimator = make_estimator(ranker, **options)
+    lists, chosen = read(data), None if valid is None else read(valid)
+    if estimator.kind != "seq2slate":
+        if resume or tensorboard is not None:
+            raise UsageError(f"--resume and --tensorboard are for networks, not for --ranker {ranker}")
+        estimator.fit(lists, chosen).save(out)
+        typer.echo(f"{out}: {ranker}, trained on {len(lists):,} lists")
+        return
+    _train_network(estimator, lists, chosen, out, threads=threads, resume=resume, tensorboard=tensorboard)
+
+
+def _train_network(
+    estimator: Estimator,
+    lists: ItemLists,
+    valid: ItemLists | None,
+    out: Path,
+    *,
+    threads: int | None,
+    resume: bool,
+    tensorboard: Path | None,
+) -> None:
     import torch
 
-    from seq2slate.training.fit import TrainingInterruptedError
-    from seq2slate.training.train import Choices, hold_out, train_model
+    from seq2slate.reranker import Reranker
 
+    assert isinstance(estimator, Reranker), "the kind says so"
     if threads is not None or "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(threads or min(4, os.cpu_count() or 1))
-    lists = read(data)
-    chosen = None if valid is None else read(valid)
-    if ranker in RERANKERS:
-        if preset is not None:
-            raise UsageError(f"--ranker {ranker} is a preset itself: leave out --preset")
-        preset = PresetName(ranker)
-    elif ranker != "seq2slate":
-        given = (preset, loss, policy, decoder, k, epochs, learning_rate, batch_size, tensorboard)
-        if resume or any(value is not None for value in given):
-            raise UsageError(f"the options of a network do not go with --ranker {ranker}")
-        learn, choose = (lists, chosen) if chosen is not None else hold_out(lists, seed=seed)
-        fit_ranker(ranker, learn, choose, seed=seed).save(out)
-        typer.echo(f"{out}: {ranker}, trained on {len(learn):,} lists")
-        return
-    choices = Choices(preset or PresetName.default, loss, policy, decoder, k, epochs, learning_rate, batch_size, seed)
+    checkpoints = out.with_name(f"{out.name}.checkpoints")
     try:
-        _, history = train_model(lists, chosen, choices, out=out, resume=resume, tensorboard=tensorboard)
+        estimator.fit(lists, valid, checkpoints=checkpoints, resume=resume, tensorboard=tensorboard)
     except TrainingInterruptedError as interruption:
         typer.echo(interruption, err=True)
         raise typer.Exit(INTERRUPTED) from interruption
+    estimator.save(out)
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    history = estimator.history_
     typer.echo(
         f"{out}: {history.measure} {history.best:.4f} on the validation lists, in epoch {history.best_epoch + 1}"
     )
@@ -273,16 +270,37 @@ def rerank(
     out: Annotated[Path, typer.Argument(help="File for the slates: .parquet or .jsonl.")],
     k: Annotated[int | None, typer.Option(min=1, help="Slots of a slate; all items if not given.")] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Draw slates from the model instead of the best.")] = False,
-    temperature: Annotated[float, typer.Option(help="Above 1 draws more freely, below 1 less.")] = 1.0,
+    temperature: Annotated[float, typer.Option(help="Of --sample: above 1 is closer to uniform.")] = 1.0,
     seed: Seed = 0,
 ) -> None:
     """Put lists in a better order: ids out, best first, with the log-probability of each choice."""
-    from seq2slate.model.slates import check_slate_file, rerank_lists, write_slates
+    if out.suffix not in (".parquet", ".jsonl"):
+        raise UsageError(f"{out}: slates are written as .parquet or .jsonl")
+    estimator = load(model)
+    if not sample:
+        slates = estimator.rerank(read(source), k)
+    elif estimator.kind == "seq2slate":
+        slates = estimator.rerank(read(source), k, sample_seed=seed, temperature=temperature)  # type: ignore[call-arg]
+    else:
+        raise UsageError("only a network has probabilities to draw slates from: leave out --sample")
+    _write_slates(slates, out)
+    typer.echo(f"{out}: {len(slates):,} slates")
 
-    check_slate_file(out)
-    slates = rerank_lists(load_ranker(model), read(source), k, seed=seed if sample else None, temperature=temperature)
-    write_slates(slates, out)
-    typer.echo(f"{out}: {slates.num_rows:,} slates")
+
+def _write_slates(slates: Sequence[Slate], out: Path) -> None:
+    """Write a row a list: `list_id`, `item_id` (best first) and, from a network, `log_probability` of each choice."""
+    columns = {
+        "list_id": pa.array([slate.list_id for slate in slates], pa.string()),
+        "item_id": pa.array([slate.item_ids for slate in slates], pa.list_(pa.string())),
+    }
+    if all(slate.log_probabilities is not None for slate in slates):
+        columns["log_probability"] = pa.array([slate.log_probabilities for slate in slates], pa.list_(pa.float32()))
+    table = pa.table(columns)
+    with atomic_path(out) as partial:
+        if out.suffix == ".parquet":
+            pq.write_table(table, partial)
+        else:
+            partial.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
 
 
 @app.command()

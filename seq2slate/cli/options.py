@@ -1,11 +1,17 @@
-"""Options that several commands share."""
+"""Options that several commands share, and options that are derived from the fields of dataclasses."""
 
 from __future__ import annotations
 
+import collections.abc
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated
+from functools import wraps
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin
 
 import typer
+
+from seq2slate.options import Option
 
 Eta = Annotated[float | None, typer.Option(min=0, help="Position i is seen with probability 1 / i^eta.")]
 Quantile = Annotated[
@@ -25,3 +31,55 @@ class UserName(StrEnum):
     diverse = "diverse"
     similar = "similar"
     position = "position"
+
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def derived_from(owners: Mapping[str, Sequence[Option]]) -> Callable[[Command], Command]:
+    """Give a command, which takes them as `**options`, the options of dataclasses; one that is not given is left out.
+
+    Args:
+        owners: The options of each owner by its name. Owners may share an option: the help text is the first one's and
+            names those that have it. Options of the owner "" belong to the command's main subject, which is not named.
+
+    """
+    merged: dict[str, tuple[Option, list[str]]] = {}
+    for owner, options in owners.items():
+        for option in options:
+            merged.setdefault(option.name, (option, []))[1].append(owner)
+
+    def decorate(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True)
+        named = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        taken = {one.name for one in named}
+        derived = [_parameter(*found) for name, found in merged.items() if name not in taken]
+
+        @wraps(command)
+        def called(**values: Any) -> None:
+            names = {one.name for one in derived}
+            given = {name: value for name, value in values.items() if name in names and value not in (None, [])}
+            command(**{name: value for name, value in values.items() if name not in names}, **given)
+
+        del called.__wrapped__
+        called.__signature__ = own.replace(parameters=[*named, *derived])  # type: ignore[attr-defined]
+        called.__annotations__ = {one.name: one.annotation for one in (*named, *derived)}
+        return cast(Command, called)
+
+    return decorate
+
+
+def _parameter(option: Option, owners: Sequence[str]) -> inspect.Parameter:
+    """Return an option as a keyword argument that Typer understands."""
+    kind: Any = option.type
+    if option.choices is not None:
+        kind = Literal.__getitem__(option.choices())
+    elif get_origin(kind) is collections.abc.Sequence:
+        item = get_args(kind)[0]
+        kind = list[str if get_origin(item) is Literal else item]  # type: ignore[misc]
+    others = [owner for owner in owners if owner]
+    text = option.help if "" in owners else f"{', '.join(others)}: {option.help}"
+    flag = "--" + option.name.replace("_", "-")
+    declared = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
+    annotation = Annotated[kind | None, typer.Option(declared, help=text, show_default=False)]
+    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

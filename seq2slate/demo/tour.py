@@ -24,9 +24,9 @@ from seq2slate.data.ranker import Ranker, reorder_lists
 from seq2slate.data.summary import summarise
 from seq2slate.demo.folder import Folder, fresh_folder
 from seq2slate.evaluation.evaluate import Evaluation, evaluate
+from seq2slate.reranker import Reranker
 from seq2slate.simulation.click_models import ClickModel, click_model, simulate_clicks
 from seq2slate.simulation.synthetic import make_synthetic_lists
-from seq2slate.training.train import Choices, train_model
 
 if TYPE_CHECKING:
     from seq2slate.demo.closed_loop import Loop
@@ -74,7 +74,7 @@ def _ordered_lists(stage: _Stage, n_lists: int, items: float) -> tuple[ItemLists
     graded, past, new = lists.split(_GRADED, _PAST, seed=stage.seed)
 
     stage.console.rule("2. A base ranker puts them in order")
-    base = RidgeRanker.fit(graded)
+    base = RidgeRanker().fit(graded)
     stage.say(
         f"A ridge regression of the grades of {len(graded):,} lists orders all others: {len(past):,} that are shown "
         f"first, and {len(new):,} that nobody will have learned from."
@@ -161,7 +161,8 @@ def _learn(stage: _Stage, log: ItemLists, new: ItemLists) -> None:
         "lists chooses the epoch."
     )
     stage.command("seq2slate train", stage.folder.shown, "--out", stage.folder.model, "--seed", stage.seed)
-    model, _ = train_model(log, None, Choices(seed=stage.seed), out=stage.folder.model)
+    model = Reranker(seed=stage.seed).fit(log)
+    model.save(stage.folder.model)
 
     stage.console.rule("5. What the orders are worth")
     shown = simulate_clicks(stage.user, new[:_REPORTED], stage.seed)

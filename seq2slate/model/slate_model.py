@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import Batch, IntArray, ItemLists
 from seq2slate.errors import DataError
+from seq2slate.estimator import Slate
 from seq2slate.model.decoding import Decoded, decode, log_prob
 from seq2slate.model.inputs import InputLists, InputSizes, NetworkInputs
 from seq2slate.model.network import NetworkConfig, SlateNetwork
@@ -21,17 +23,6 @@ from seq2slate.saving import SavedRanker
 
 KIND = "seq2slate"
 """The name of this kind of ranker in a saved folder."""
-
-
-@dataclass(frozen=True)
-class Slate:
-    """What to show for one list."""
-
-    list_id: str
-    item_ids: list[str]
-    """Best first."""
-    log_probabilities: list[float]
-    """How sure the model was of each choice, given those before it."""
 
 
 class SlateModel:
@@ -130,10 +121,11 @@ class SlateModel:
 
     # Saving
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the model to a folder of its own."""
+    def save(self, folder: str | os.PathLike[str], **about: Any) -> None:
+        """Write the model to a folder of its own; `about`, which JSON can hold, goes into its configuration."""
         weights = {name: tensor.cpu().numpy() for name, tensor in self.network.state_dict().items()}
-        SavedRanker(KIND, {"network": asdict(self.network.config)}, weights, self.transform).save(folder)
+        config = {"network": asdict(self.network.config), **about}
+        SavedRanker(KIND, config, weights, self.transform.to_json()).save(folder)
 
     @classmethod
     def from_saved(cls, saved: SavedRanker) -> SlateModel:
@@ -142,8 +134,9 @@ class SlateModel:
             if not np.isfinite(weights).all():
                 raise DataError(f"the weights {name!r} of this model are not all finite: train it again")
         try:
-            network = SlateNetwork(InputSizes.of(saved.transform), NetworkConfig(**saved.config["network"]))
+            transform = FeatureTransform.from_json(saved.features)
+            network = SlateNetwork(InputSizes.of(transform), NetworkConfig(**saved.config["network"]))
             network.load_state_dict({name: torch.from_numpy(array) for name, array in saved.weights.items()})
         except (KeyError, TypeError, RuntimeError) as error:
             raise DataError(f"the files of this model do not belong together: {error}") from error
-        return cls(saved.transform, network)
+        return cls(transform, network)

@@ -17,30 +17,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from seq2slate.errors import UsageError
 from seq2slate.reproduce.settings import Settings
-from seq2slate.training.config import PRESETS, Preset
-from seq2slate.training.train import Choices
+from seq2slate.training.config import Configuration, configure
 
 
 @dataclass(frozen=True)
 class Network:
     """A network, trained as its preset says."""
 
-    preset: Preset
+    preset: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options in place of the preset's."""
     shuffled: bool = False
     """Whether it reads every list in random order and not in base order."""
     longer: bool = False
     """Whether it may take more epochs than its preset says."""
 
+    @property
+    def config(self) -> Configuration:
+        """The configuration that preset and options come to."""
+        return configure(self.preset, **self.options)
+
 
 @dataclass(frozen=True)
 class Learner:
-    """A ranker that `fit_ranker` trains."""
+    """One of the baselines."""
 
     kind: str
     draws_lots: bool = True
@@ -57,25 +63,18 @@ class Reference:
 Recipe: TypeAlias = Network | Learner | Reference
 
 
-def _variant(preset: Preset, *, network: Mapping[str, Any] | None = None, **objective: Any) -> Preset:
-    training = replace(preset.training, objective=replace(preset.training.objective, **objective))
-    return Preset(replace(preset.network, **(network or {})), training)
-
-
-_DEFAULT = PRESETS["default"]
-
 RECIPES: Mapping[str, Recipe] = {
-    "seq2slate": Network(_DEFAULT),
-    "seq2slate, paper's recipe": Network(PRESETS["paper"]),
-    "greedy policy": Network(_variant(_DEFAULT, policy="greedy")),
-    "smooth-hinge": Network(_variant(_DEFAULT, loss="smooth-hinge", gamma=1.0)),
-    "REINFORCE": Network(Choices("default", policy="reinforce").resolve(), longer=True),
-    "one-step decoder": Network(_variant(_DEFAULT, network={"decoder": "one-step"})),
-    "shuffled data": Network(_variant(_DEFAULT, network={"base_prior": False}), shuffled=True),
-    "without resemblance": Network(_variant(_DEFAULT, network={"resemblance": False}, click_likelihood_weight=0.0)),
-    "DLCM": Network(PRESETS["dlcm"]),
-    "PRM": Network(PRESETS["prm"]),
-    "SetRank": Network(PRESETS["setrank"]),
+    "seq2slate": Network("default"),
+    "seq2slate, paper's recipe": Network("paper"),
+    "greedy policy": Network("default", {"policy": "greedy"}),
+    "smooth-hinge": Network("default", {"loss": "smooth-hinge", "gamma": 1.0}),
+    "REINFORCE": Network("default", {"policy": "reinforce"}, longer=True),
+    "one-step decoder": Network("default", {"decoder": "one-step"}),
+    "shuffled data": Network("default", {"base_prior": False}, shuffled=True),
+    "without resemblance": Network("default", {"resemblance": False, "click_likelihood_weight": 0.0}),
+    "DLCM": Network("dlcm"),
+    "PRM": Network("prm"),
+    "SetRank": Network("setrank"),
     "AdaRank": Learner("adarank", draws_lots=False),
     "Coordinate Ascent": Learner("coordinate-ascent"),
     "LambdaMART": Learner("lambdamart"),
@@ -200,7 +199,7 @@ def _wanted(target: str, settings: Settings) -> Iterator[tuple[str, str, range]]
 
 def epochs_of(recipe: Network, settings: Settings) -> int:
     """Return how many epochs a network gets at most."""
-    epochs = recipe.preset.training.epochs * (settings.reinforce_epochs if recipe.longer else 1)
+    epochs = recipe.config.training.epochs * (settings.reinforce_epochs if recipe.longer else 1)
     return epochs if settings.epochs is None else min(settings.epochs, epochs)
 
 
@@ -208,5 +207,6 @@ def _effort(recipe: Recipe, settings: Settings) -> float:
     """Return roughly how long a recipe takes, to begin with the longest: the last to end should be a short one."""
     if not isinstance(recipe, Network):
         return 0.0
-    steps = 1 if recipe.preset.network.decoder == "one-step" else 4
-    return epochs_of(recipe, settings) * recipe.preset.network.hidden * steps
+    network = recipe.config.network
+    steps = 1 if network.decoder == "one-step" else 4
+    return epochs_of(recipe, settings) * network.hidden * steps

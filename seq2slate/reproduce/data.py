@@ -33,8 +33,9 @@ from seq2slate.baselines.trees import LambdaMart
 from seq2slate.data.files import is_split_folder, read, read_split
 from seq2slate.data.lists import FloatArray, ItemLists, Split
 from seq2slate.data.parquet import read_parquet, write_parquet
-from seq2slate.data.ranker import Ranker, reorder_lists
+from seq2slate.data.ranker import reorder_lists
 from seq2slate.errors import DataError
+from seq2slate.estimator import Estimator
 from seq2slate.metrics import Measure
 from seq2slate.progress import track
 from seq2slate.reproduce.settings import GENERATED_SEEDS, Settings
@@ -44,9 +45,9 @@ from seq2slate.simulation.synthetic import make_synthetic_lists
 USERS = ("diverse", "similar")
 """Tables 1 and 2 are about the first, tables 3 and 4 about the second."""
 
-CANDIDATES: Mapping[str, Callable[[ItemLists, ItemLists], Ranker]] = {
-    "ridge regression": lambda train, valid: RidgeRanker.fit(train),
-    "LambdaMART": lambda train, valid: LambdaMart.fit(train, valid, base_position=False),
+CANDIDATES: Mapping[str, Callable[[], Estimator]] = {
+    "ridge regression": RidgeRanker,
+    "LambdaMART": partial(LambdaMart, base_position=False),
 }
 """Who may become the base ranker; the order of the lists as they come says nothing, and none of them reads it."""
 
@@ -124,17 +125,17 @@ def _prepare_fold(graded: Split, fold: Path, number: int) -> None:
 def choose_base_ranker(graded: Split) -> tuple[str, dict[str, float]]:
     """Return the candidate with the best NDCG@10 on the graded validation lists, and what each of them had."""
     values = {
-        name: _mean(Measure("NDCG", 10), reorder_lists(fit(graded.train, graded.valid), graded.valid))
-        for name, fit in CANDIDATES.items()
+        name: _mean(Measure("NDCG", 10), reorder_lists(make().fit(graded.train, graded.valid), graded.valid))
+        for name, make in CANDIDATES.items()
     }
     return max(values, key=values.__getitem__), values
 
 
-def order(graded: Split, fit: Callable[[ItemLists, ItemLists], Ranker]) -> Split:
+def order(graded: Split, make: Callable[[], Estimator]) -> Split:
     """Return the lists in base order: each training list by a ranker that did not see it."""
     train, valid, test = graded
-    base = fit(train, valid)
-    crossed = order_out_of_fold(lambda others: fit(others, valid), train, folds=min(_CROSS_FIT_FOLDS, len(train)))
+    base = make().fit(train, valid)
+    crossed = order_out_of_fold(make(), train, valid, folds=min(_CROSS_FIT_FOLDS, len(train)))
     return Split(crossed, reorder_lists(base, valid), reorder_lists(base, test))
 
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from seq2slate.baselines.loading import load_ranker
+from seq2slate.baselines.registry import load
 from seq2slate.data.lists import ItemLists
 from seq2slate.evaluation.comparison import BASE_ORDER
 from seq2slate.evaluation.statistics import mean_over_lists, two_way_interval
-from seq2slate.model.slate_model import SlateModel
 from seq2slate.reproduce.cells import FIGURE_2, FIGURE_3, RECIPES, Network
 from seq2slate.reproduce.data import USERS, load_fold
 from seq2slate.reproduce.results import Results
 from seq2slate.reproduce.work import model_folder
+from seq2slate.reranker import Reranker
 
 USER = USERS[0]
 """Whose clicks the figures are about."""
@@ -37,8 +37,9 @@ def attention(out: Path) -> dict[str, Any] | None:
     test = load_fold(out / "data", 0, USER).test
     if not folder.exists() or not test.n_items:
         return None
-    model = load_ranker(folder)
-    assert isinstance(model, SlateModel), "only networks are kept"
+    reranker = load(folder)
+    assert isinstance(reranker, Reranker), "only networks are kept"
+    model = reranker.model_
     one = test[list_to_draw(test)]
     decoded = model.decode(one)
     grades = one.relevance if one.relevance is not None else np.full(one.n_items, np.nan)

@@ -80,7 +80,7 @@ def prepared(out: Path, settings: Settings, data: str | None) -> list[dict[str, 
     Generated lists follow from the settings and are not made twice. Lists from files are read each time, to be sure
     that they are still the same.
     """
-    wanted = {"settings": asdict(settings), "presets": {name: asdict(preset) for name, preset in PRESETS.items()}}
+    wanted = {"settings": asdict(settings), "presets": {name: dict(options) for name, options in PRESETS.items()}}
     stored = _stored(out)
     if stored is not None:
         _check_same(wanted, stored, out)

@@ -82,7 +82,7 @@ def _turn(name: str, train: ItemLists, valid: ItemLists, test: ItemLists) -> dic
     recipe = RECIPES[name]
     assert isinstance(recipe, Network), "both decoders are networks"
     began = time.perf_counter()
-    model, _ = train_network(recipe, train, valid, epochs=1, seed=0)
+    model = train_network(recipe, train, valid, epochs=1, seed=0)
     trained = time.perf_counter()
     rank_lists(model, test)
     ranked = time.perf_counter()

@@ -10,19 +10,19 @@ from pathlib import Path
 import numpy as np
 
 from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
-from seq2slate.baselines.loading import fit_ranker
 from seq2slate.baselines.order import BaseOrder
+from seq2slate.baselines.registry import make_estimator
 from seq2slate.data.lists import IntArray, ItemLists, Split
 from seq2slate.data.ranker import Ranker, rank_lists, slot_of_item
 from seq2slate.evaluation.evaluate import SHOWN_CUTS
 from seq2slate.metrics import DEFAULT_MEASURES
-from seq2slate.model.slate_model import SlateModel
 from seq2slate.reproduce.cells import FIGURE_2, RECIPES, Cell, Learner, Network, epochs_of, slug
 from seq2slate.reproduce.data import fold_user, load_fold
 from seq2slate.reproduce.results import SHOWN_SLOTS, CellResult
 from seq2slate.reproduce.settings import Settings
+from seq2slate.reranker import Reranker
 from seq2slate.simulation.click_models import ClickModel, shown_clicks
-from seq2slate.training.fit import History, fit
+from seq2slate.training.fit import History
 
 _REFERENCES: dict[str, Callable[[ClickModel], Ranker]] = {
     "base order": lambda user: BaseOrder(),
@@ -41,7 +41,7 @@ def do_cell(cell: Cell, out: Path, settings: Settings) -> None:
     seconds = {"training": time.perf_counter() - began}
     if history is not None:
         seconds["to the best epoch"] = seconds["training"] * (history.best_epoch + 1) / len(history.epochs)
-    if isinstance(ranker, SlateModel) and (cell.recipe, cell.fold, cell.seed) == (FIGURE_2, 0, 0):
+    if isinstance(ranker, Reranker) and (cell.recipe, cell.fold, cell.seed) == (FIGURE_2, 0, 0):
         ranker.save(model_folder(out, cell.user))
     recipe = RECIPES[cell.recipe]
     shuffled = isinstance(recipe, Network) and recipe.shuffled
@@ -64,7 +64,8 @@ def model_folder(out: Path, user: str) -> Path:
 def _train(cell: Cell, split: Split, user: ClickModel, settings: Settings) -> tuple[Ranker, History | None]:
     recipe = RECIPES[cell.recipe]
     if isinstance(recipe, Learner):
-        return fit_ranker(recipe.kind, split.train, split.valid, seed=cell.seed), None
+        options = {"seed": cell.seed} if recipe.draws_lots else {}
+        return make_estimator(recipe.kind, **options).fit(split.train, split.valid), None
     if not isinstance(recipe, Network):
         return _REFERENCES[recipe.kind](user), None
     train, valid, epochs = split.train, split.valid, epochs_of(recipe, settings)
@@ -72,16 +73,14 @@ def _train(cell: Cell, split: Split, user: ClickModel, settings: Settings) -> tu
         copies = max(1, min(settings.shuffled_copies, settings.shuffled_bytes // max(1, train.nbytes)))
         train, valid = train.shuffle_items(seed=cell.seed, copies=copies), valid.shuffle_items(seed=cell.seed)
         epochs = max(1, epochs // copies)
-    return train_network(recipe, train, valid, epochs=epochs, seed=cell.seed)
+    reranker = train_network(recipe, train, valid, epochs=epochs, seed=cell.seed)
+    return reranker, reranker.history_
 
 
-def train_network(
-    recipe: Network, train: ItemLists, valid: ItemLists, *, epochs: int, seed: int
-) -> tuple[SlateModel, History]:
+def train_network(recipe: Network, train: ItemLists, valid: ItemLists, *, epochs: int, seed: int) -> Reranker:
     """Train a network as its preset says, but for so many epochs at most."""
-    model = SlateModel.create(train, recipe.preset.network, seed=seed)
-    config = replace(recipe.preset.training, epochs=epochs, seed=seed)
-    return model, fit(model, train, valid, config, quiet=True)
+    options = {**recipe.options, "epochs": epochs, "seed": seed}
+    return Reranker(recipe.preset, **options).fit(train, valid, quiet=True)
 
 
 def measure(ranker: Ranker, test: ItemLists, user: ClickModel, *, repeats: int) -> CellResult:

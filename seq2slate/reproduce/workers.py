@@ -17,11 +17,10 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Protocol
 
-from seq2slate.errors import Seq2SlateError
+from seq2slate.errors import Seq2SlateError, TrainingInterruptedError
 from seq2slate.reproduce.cells import Cell
 from seq2slate.reproduce.settings import Settings
 from seq2slate.reproduce.work import do_cell
-from seq2slate.training.fit import TrainingInterruptedError
 
 
 @dataclass(frozen=True)

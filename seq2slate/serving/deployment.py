@@ -103,7 +103,7 @@ def _warm_up(runtime: Runtime) -> None:
 def _fingerprint(saved: SavedRanker) -> str:
     """Return a name for everything that decides about a slate."""
     digest = hashlib.sha256(json.dumps([saved.kind, saved.config], sort_keys=True).encode())
-    digest.update(saved.transform.to_json().encode())
+    digest.update(saved.features.encode())
     for name, weights in sorted(saved.weights.items()):
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(weights).tobytes())

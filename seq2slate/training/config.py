@@ -1,108 +1,164 @@
-"""How a model is trained, and the named sets of choices."""
+"""How a model is trained, and the presets: named options of a network and its training."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from seq2slate.errors import UsageError
 from seq2slate.metrics import Measure
 from seq2slate.model.network import NetworkConfig
-from seq2slate.training.objectives import ObjectiveConfig
+from seq2slate.options import check_choices, named_in
+
+Policy: TypeAlias = Literal["sampling", "greedy", "reinforce"]
+Credit: TypeAlias = Literal["return", "reward-to-go"]
+StepWeights: TypeAlias = Literal["uniform", "dcg"]
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """One training run; the defaults are the paper's where the paper has them."""
+    """One training run: what is minimised, and how. The defaults are the paper's where the paper has them."""
 
-    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    policy: Policy = "sampling"
+    """Where training slates come from: samples with both gradient terms, greedy slates, or REINFORCE on a metric."""
+    loss: str = named_in("seq2slate.training.losses:LOSSES", "cross-entropy")
+    """The per-step loss."""
+    gamma: float | None = None
+    """Sharpness of the smooth hinge; 1 if not given."""
+    step_weights: StepWeights = "uniform"
+    """Weight of step j: the same for all, or 1 / log2(j + 1)."""
+    k: int | None = None
+    """Only the first k slots count, and only they are decoded; all if not given."""
+    credit: Credit = "return"
+    """Credit assignment: every choice is charged with the whole return, or with its reward-to-go."""
+    policy_gradient_weight: float = 1.0
+    """Weight of the score-function term (L - b) ∇log p of the sampling policy."""
+    normalise_advantages: bool = False
+    """Whether the advantages of each step are divided by their standard deviation over the batch."""
+    baseline_decay: float = 0.99
+    """Decay of the moving average that is subtracted from losses and rewards."""
+    reward: str = "NDCG@10"
+    """The metric that REINFORCE maximises."""
+    click_likelihood_weight: float = 0.0
+    """Weight of -log p of the logged clicks, each given those above it; needs a network with an interaction."""
     epochs: int = 30
     """Passes over the training lists, at most."""
     batch_size: int = 128
     """Lists in a step."""
     learning_rate: float = 3e-4
-    """Of Adam."""
+    """Adam learning rate."""
     decay: float = 0.96
     """The learning rate is multiplied by this every `decay_steps` steps."""
     decay_steps: int = 1000
+    """Steps between two decays of the learning rate."""
     anneal: bool = False
-    """Whether the learning rate also falls on a line, to 0 at the end of the last epoch."""
+    """Whether the learning rate also falls linearly, to 0 at the end of the last epoch."""
     l2: float = 3e-4
-    """The penalty coefficient of L2 regularisation."""
+    """L2 penalty on the weights."""
     clip_norm: float = 5.0
     """Gradients are scaled down to this norm."""
     warmup_steps: int = 0
-    """The learning rate grows from 0 over so many steps."""
+    """Warm-up: the learning rate grows from 0 over so many steps."""
     measure: str = "NDCG@10"
-    """What chooses the best epoch, on the validation lists."""
+    """The metric on the validation lists that chooses the best epoch."""
     patience: int = 5
-    """The run ends after so many epochs without a better one."""
+    """Early stopping: epochs without a better one before training ends."""
     max_items: int | None = None
-    """Longer training lists are sampled down to this many items, positives first, anew in every epoch; None for all."""
+    """Longer training lists are sampled down to this many items, positives first, anew in every epoch."""
     checkpoint_seconds: float = 60.0
     """A checkpoint is written at least this often, and after every epoch."""
     seed: int = 0
+    """Seed of everything random."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "patience", "decay_steps", "max_items"):
+        check_choices(self)
+        for name in ("epochs", "batch_size", "patience", "decay_steps", "max_items", "k"):
             count = getattr(self, name)
             if count is not None and count < 1:
                 raise UsageError(f"{name} must be at least 1, got {count}")
-        for name in ("learning_rate", "decay", "clip_norm"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise UsageError(f"{name} must be a number above 0, got {getattr(self, name)}")
+        for name in ("learning_rate", "decay", "clip_norm", "gamma"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise UsageError(f"{name} must be a number above 0, got {value}")
         for name in ("l2", "warmup_steps"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise UsageError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if not 0 <= self.baseline_decay < 1:
+            raise UsageError(f"baseline_decay must be at least 0 and below 1, got {self.baseline_decay}")
+        if self.gamma is not None and self.loss != "smooth-hinge":
+            raise UsageError(f"gamma is the sharpness of the smooth hinge; {self.loss} has none")
         Measure.parse(self.measure)
+        if Measure.parse(self.reward) == Measure("P"):
+            raise UsageError("the precision of all slots does not depend on their order: give a cut, as in P@10")
 
 
-@dataclass(frozen=True)
-class Preset:
-    """Choices that belong together."""
+class Configuration(NamedTuple):
+    """A network and how it is trained."""
 
     network: NetworkConfig
     training: TrainingConfig
 
 
-_SHORT_RUN = TrainingConfig(
-    ObjectiveConfig(policy="greedy", step_weights="dcg", k=10),
-    epochs=8,
-    batch_size=32,
-    learning_rate=1e-3,
-    anneal=True,
-    warmup_steps=50,
-    l2=0.0,
-    patience=4,
-)
-_OTHERS = NetworkConfig(hidden=64, dropout=0.4, initial_range=0.02, decoder="one-step")
-_ATTENTION = replace(_OTHERS, encoder="attention", layers=2, heads=4)
-
-PRESETS = {
-    "default": Preset(
-        NetworkConfig(hidden=64, dropout=0.2, base_prior=True, resemblance=True),
-        replace(
-            _SHORT_RUN,
-            objective=ObjectiveConfig(
-                policy="sampling",
-                step_weights="dcg",
-                k=10,
-                credit="to_go",
-                policy_gradient_weight=0.05,
-                normalise=True,
-                click_likelihood_weight=1.0,
-            ),
-            epochs=5,
-        ),
-    ),
-    "paper": Preset(NetworkConfig(), TrainingConfig()),
-    "dlcm": Preset(replace(_OTHERS, cell="gru", reversed_input=True), _SHORT_RUN),
-    "prm": Preset(replace(_ATTENTION, position_embedding=True), _SHORT_RUN),
-    "setrank": Preset(_ATTENTION, _SHORT_RUN),
+_SHORT_RUN: dict[str, Any] = {
+    "policy": "greedy",
+    "step_weights": "dcg",
+    "k": 10,
+    "epochs": 8,
+    "batch_size": 32,
+    "learning_rate": 1e-3,
+    "anneal": True,
+    "warmup_steps": 50,
+    "l2": 0.0,
+    "patience": 4,
 }
-"""By the name that the command line gives them; the last three are other re-rankers of the literature.
+_ONE_STEP = _SHORT_RUN | {"hidden": 64, "dropout": 0.4, "initial_range": 0.02, "decoder": "one-step"}
+_SELF_ATTENTION = _ONE_STEP | {"encoder": "attention", "layers": 2, "heads": 4}
 
-All three learn with the cross-entropy of the softmax to the shares of the labels. That is PRM's loss, and with clicks
-also the attention-rank loss of DLCM and SetRank, whose shares are those of e^y among the positives. Small first weights
-make their pointer almost linear at first, as the last layer of PRM and SetRank is.
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "default": _SHORT_RUN
+    | {
+        "hidden": 64,
+        "dropout": 0.2,
+        "base_prior": True,
+        "resemblance": True,
+        "policy": "sampling",
+        "credit": "reward-to-go",
+        "policy_gradient_weight": 0.05,
+        "normalise_advantages": True,
+        "click_likelihood_weight": 1.0,
+        "epochs": 5,
+    },
+    "paper": {},
+    "dlcm": _ONE_STEP | {"cell": "gru", "reversed_input": True},
+    "prm": _SELF_ATTENTION | {"position_embedding": True},
+    "setrank": _SELF_ATTENTION,
+}
+"""Options of network and training, by the name of the preset, where they differ from the paper's.
+
+The last three are other re-rankers of the literature. All three learn with the cross-entropy of the softmax to the
+shares of the labels. That is PRM's loss, and with clicks also the attention-rank loss of DLCM and SetRank, whose shares
+are those of e^y among the positives. Small first weights make their pointer almost linear at first, as the last layer
+of PRM and SetRank is.
 """
+
+
+def configure(preset: str = "default", **options: Any) -> Configuration:
+    """Return the configuration of a preset with some of its options changed.
+
+    REINFORCE is not regularised, as in the paper, unless the options say otherwise.
+
+    >>> configure("paper", hidden=64, epochs=3).training.epochs
+    3
+    """
+    if preset not in PRESETS:
+        raise UsageError(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
+    chosen = {**PRESETS[preset], **options}
+    if chosen.get("policy") == "reinforce":
+        chosen |= {"l2": 0.0, "dropout": 0.0, "click_likelihood_weight": 0.0} | options
+    known = [{one.name for one in fields(config)} for config in (NetworkConfig, TrainingConfig)]
+    if unknown := [name for name in chosen if name not in known[0] | known[1]]:
+        raise UsageError(f"there is no option {unknown[0]!r}; there are {', '.join(sorted(known[0] | known[1]))}")
+    network, training = ({name: value for name, value in chosen.items() if name in names} for names in known)
+    return Configuration(NetworkConfig(**network), TrainingConfig(**training))

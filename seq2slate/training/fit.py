@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import signal
 import threading
 import time
@@ -25,23 +24,16 @@ from torch import Tensor
 
 from seq2slate.data.batching import batch_indices
 from seq2slate.data.lists import IntArray, ItemLists
-from seq2slate.errors import DataError, Seq2SlateError, UsageError
+from seq2slate.errors import DataError, TrainingInterruptedError, TrainingStoppedError, UsageError
+from seq2slate.estimator import check_labels
 from seq2slate.metrics import Measure
 from seq2slate.model.inputs import InputLists
 from seq2slate.model.slate_model import SlateModel
-from seq2slate.saving import check_replaceable
+from seq2slate.saving import FORMAT
 from seq2slate.training.checkpoint import Checkpoint, latest_checkpoint
 from seq2slate.training.config import TrainingConfig
 from seq2slate.training.objectives import Objective
 from seq2slate.training.watch import Watch
-
-
-class TrainingStoppedError(Seq2SlateError):
-    """The run ended before its time; the message says why and how to go on."""
-
-
-class TrainingInterruptedError(TrainingStoppedError):
-    """Ctrl-C ended the run."""
 
 
 @dataclass
@@ -75,42 +67,46 @@ class History:
         return self.epochs[self.best_epoch][self.measure]
 
 
-def fit(
+def run_training(
     model: SlateModel,
     train: ItemLists,
     valid: ItemLists,
     config: TrainingConfig,
     *,
-    out: Path | None = None,
     checkpoints: Path | None = None,
     resume: bool = False,
     tensorboard: Path | None = None,
     quiet: bool = False,
 ) -> History:
-    """Train the model in place; it ends with the weights of the epoch that was best on the validation lists.
+    """Train a model in place; it ends with the weights of the epoch that was best on the validation lists.
 
-    With `out`, a folder, the model is saved there. With `checkpoints`, another folder, the run can be resumed, after
-    Ctrl-C or a crash, by the same call with `resume=True`; that folder is removed when the run has ended and is saved.
+    Args:
+        model: Network and feature transform; the weights are changed.
+        train: Labelled lists in base order.
+        valid: Labelled lists that choose the epoch.
+        config: How to train.
+        checkpoints: Folder for checkpoints, from which the run can be resumed after Ctrl-C or a crash. It stays when
+            the run has ended, so that a model that could not be saved is not lost.
+        resume: Go on from the newest checkpoint; the run must have the same lists and options.
+        tensorboard: Folder for TensorBoard scalars.
+        quiet: Print nothing.
+
+    Returns:
+        Loss and validation measure of every epoch.
+
+    Raises:
+        DataError: Labels or positives are missing, or a checkpoint cannot be read.
+        TrainingStoppedError: Ctrl-C, or a loss that is NaN or infinite.
+
     """
-    for name, lists in (("training", train), ("validation", valid)):
-        if lists.labels is None:
-            raise DataError(f"the {name} lists have no labels: training needs clicks or grades")
-    if not np.any(valid.labels):
-        raise DataError(f"no validation list has a positive, so {config.measure} cannot choose an epoch")
-    if out is not None:
-        check_replaceable(out)
+    check_labels(valid, "validation")
     run = _Run(model, train, valid, config, checkpoints, Watch(config, tensorboard, quiet=quiet))
     if resume:
         run.resume()
     elif checkpoints is not None and any(checkpoints.glob("*.checkpoint")):
         raise UsageError(f"{checkpoints} holds a run that has not ended: resume it, or remove the folder to begin anew")
     with _deferred_interrupt() as interrupted, run.watch:
-        history = run.train(interrupted)
-    if out is not None:
-        model.save(out)
-    if checkpoints is not None:
-        shutil.rmtree(checkpoints, ignore_errors=True)
-    return history
+        return run.train(interrupted)
 
 
 class _Run:
@@ -124,11 +120,11 @@ class _Run:
         watch: Watch,
     ) -> None:
         self.model, self.config, self.folder, self.watch = model, config, folder, watch
-        self.train_lists = _lists_to_learn_from(train)
+        self.train_lists = _useful_lists(train)
         self.valid, self.measure = valid, Measure.parse(config.measure)
         self.network = model.network
         self.optimiser = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate, weight_decay=config.l2)
-        self.objective = Objective(config.objective)
+        self.objective = Objective(config)
         self.generator = torch.Generator(model.device).manual_seed(config.seed)
         self.progress = Progress()
         self.best_weights: dict[str, Tensor] = {}
@@ -173,7 +169,7 @@ class _Run:
         lists = self.train_lists
         if self.config.max_items is not None:
             lists = lists.sample_items(self.config.max_items, seed=_epoch_seed(self.config.seed, self.progress.epoch))
-        assert lists.labels is not None, "fit has looked"
+        assert lists.labels is not None, "useful lists have labels"
         return self.inputs or InputLists.of(lists, self.model.transform), lists.labels
 
     def _step(self, inputs: InputLists, labels: np.ndarray[Any, Any], index: IntArray) -> None:
@@ -248,14 +244,14 @@ class _Run:
         )
 
     def _save(self) -> None:
-        assert self.folder is not None, "the caller has looked"
+        assert self.folder is not None, "only runs with a checkpoint folder are saved"
         tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
         tensors |= {f"best.{name}": tensor for name, tensor in self.best_weights.items()}
         for number, state in self.optimiser.state_dict()["state"].items():
             tensors |= {f"optimiser.{number}.{name}": tensor for name, tensor in state.items()}
         tensors |= {"baseline": self.objective.baseline, "generator": self.generator.get_state()}
         tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-        values = {"progress": asdict(self.progress), "identity": self.identity}
+        values = {"progress": asdict(self.progress), "identity": self.identity, "format": FORMAT}
         Checkpoint(self.progress.step, tensors, values).save(self.folder)
         self.saved_at = time.monotonic()
 
@@ -268,6 +264,8 @@ class _Run:
             self.watch.say(f"{complaint}; trying the one before it")
         if found is None:
             raise DataError(f"{self.folder} holds no checkpoint that can be read: begin anew without --resume")
+        if found.values.get("format") != FORMAT:
+            raise DataError(f"{self.folder} was written by another version of seq2slate: remove it and train anew")
         if found.values["identity"] != self.identity:
             raise UsageError(f"{self.folder} belongs to a run with other lists or options: resume with the same ones")
         self.progress = Progress(**found.values["progress"])
@@ -286,9 +284,10 @@ class _Run:
         self.optimiser.load_state_dict({"state": state, "param_groups": self.optimiser.state_dict()["param_groups"]})
 
 
-def _lists_to_learn_from(lists: ItemLists) -> ItemLists:
-    """Return the lists in which something can be learned: with a positive and more than one item."""
-    positives = np.add.reduceat(np.append(lists.labels > 0, 0), lists.offsets[:-1]) * (lists.lengths > 0)  # type: ignore[operator]
+def _useful_lists(lists: ItemLists) -> ItemLists:
+    """Return the lists that have a gradient: with a positive and more than one item."""
+    labels = check_labels(lists, "training")
+    positives = np.add.reduceat(np.append(labels > 0, 0), lists.offsets[:-1]) * (lists.lengths > 0)
     useful = (positives > 0) & (lists.lengths > 1)
     if not useful.any():
         raise DataError("no training list has both a positive and a second item: there is nothing to learn from")
@@ -303,7 +302,7 @@ def _identity(config: TrainingConfig, model: SlateModel, *parts: ItemLists) -> s
     """Return what must be the same for a run to be resumed: its options, its network and its lists."""
     digest = hashlib.sha256(json.dumps([asdict(config), asdict(model.network.config)]).encode())
     for lists in parts:
-        assert lists.labels is not None, "fit has looked"
+        assert lists.labels is not None, "both parts have labels"
         for array in (lists.offsets, lists.labels, lists.features):
             digest.update(array.data)  # as it lies: a copy of all features would be large
     return digest.hexdigest()

@@ -27,7 +27,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, TypeAlias, cast, get_args
+from typing import Any, Protocol, cast, get_args
 
 import torch
 from torch import Tensor
@@ -35,9 +35,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F  # noqa: N812 (the name that everyone knows)
 
 from seq2slate.errors import UsageError
-
-StepWeights: TypeAlias = Literal["uniform", "dcg"]
-"""How much a step counts: the same for all, or falling as the discount of the DCG."""
+from seq2slate.training.config import StepWeights
 
 _PAIRS_AT_ONCE = 2**18
 """How many pairs of items the pairwise losses look at in one go: few enough for the cache, many enough for a call."""

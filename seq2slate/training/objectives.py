@@ -9,20 +9,17 @@ Slates are drawn without gradients and scored again with them, in one pass over 
 same in both, so both speak of one policy. Once no positive is left the loss to come is exactly 0, and so is the mean of
 what later steps would add to the first term; a list stops there.
 
-`credit="total"` is the paper's estimator: every choice answers for the loss of the whole slate. With `credit="to_go"` a
-choice answers only for what comes after it, which has the same mean and less noise: the loss of step j depends on the
-choices before j alone, so the choice at j answers for steps j + 1 and on. For a reward, it is what the slate gains from
-slot j on.
+`credit="return"` is the paper's estimator: every choice is charged with the loss of the whole slate. With
+`credit="reward-to-go"` a choice is charged only with what comes after it, which has the same mean and less variance:
+the loss of step j depends on the choices before j alone, so the choice at j is charged with steps j + 1 and on. For a
+reward, it is what the slate gains from slot j on.
 
 The first term is as large as the loss itself while the network knows nothing, and then drowns the second.
-`policy_gradient_weight` weighs it (1 is the paper's estimator, 0 leaves sampled slates with ∇L alone); `normalise`
-divides the advantages of a step by their spread.
+`policy_gradient_weight` weighs it (1 is the paper's estimator, 0 leaves sampled slates with ∇L alone);
+`normalise_advantages` divides the advantages of a step by their standard deviation.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -33,59 +30,19 @@ from seq2slate.metrics import Measure
 from seq2slate.model.decoding import choice_log_probabilities, decode, first_scores, repeated_scores
 from seq2slate.model.inputs import NetworkInputs
 from seq2slate.model.network import Encoded, SlateNetwork
-from seq2slate.training.losses import StepWeights, make_loss, step_losses, step_weights
-
-Policy: TypeAlias = Literal["sampling", "greedy", "reinforce"]
-Credit: TypeAlias = Literal["total", "to_go"]
-
-
-@dataclass(frozen=True)
-class ObjectiveConfig:
-    """What is minimised; the defaults are the paper's."""
-
-    policy: Policy = "sampling"
-    """Where the slates come from, and which terms of the gradient are used."""
-    loss: str = "cross-entropy"
-    """The loss of a step, by the name it has in `training.losses.LOSSES`."""
-    gamma: float | None = None
-    """The sharpness of the smooth hinge."""
-    step_weights: StepWeights = "uniform"
-    """How much each step counts."""
-    k: int | None = None
-    """Only the first k steps count, and only they are decoded; all if None."""
-    credit: Credit = "total"
-    """What a choice answers for."""
-    policy_gradient_weight: float = 1.0
-    """Weight of the term (L - b) ∇log p of the sampling policy."""
-    normalise: bool = False
-    """Whether the advantages of each step are divided by their standard deviation over the batch."""
-    baseline_decay: float = 0.99
-    """Of the moving average that is subtracted from losses and rewards."""
-    reward: str = "NDCG@10"
-    """What `reinforce` maximises: the name of a measure."""
-    click_likelihood_weight: float = 0.0
-    """Weight of -log p of the logged clicks, each given those above it; needs a network with `resemblance`."""
-
-    def __post_init__(self) -> None:
-        for name, choices in (("policy", Policy), ("credit", Credit), ("step_weights", StepWeights)):
-            if getattr(self, name) not in get_args(choices):
-                raise UsageError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(get_args(choices))}")
-        if not 0 <= self.baseline_decay < 1:
-            raise UsageError(f"baseline_decay must be at least 0 and below 1, got {self.baseline_decay}")
-        make_loss(self.loss, gamma=self.gamma)
-        if Measure.parse(self.reward) == Measure("P"):
-            raise UsageError("the precision of all slots does not depend on their order: give a cut, as in P@10")
+from seq2slate.training.config import TrainingConfig
+from seq2slate.training.losses import make_loss, step_losses, step_weights
 
 
 class Objective:
     """An objective with its moving average, which is part of a run's state."""
 
-    def __init__(self, config: ObjectiveConfig) -> None:
+    def __init__(self, config: TrainingConfig) -> None:
         self.config = config
         self.loss = make_loss(config.loss, gamma=config.gamma)
         self.reward = Measure.parse(config.reward)
         self.baseline = torch.zeros(0)
-        """(K,) the moving average of what each step answers for, (1,) with total credit; empty at first."""
+        """(K,) the moving average of the cost of each step, (1,) if it is the whole return; empty at first."""
 
     def __call__(
         self, network: SlateNetwork, inputs: NetworkInputs, labels: Tensor, generator: torch.Generator
@@ -96,10 +53,8 @@ class Objective:
         if self.config.click_likelihood_weight:
             if encoded.clicks is None:
                 raise UsageError("click_likelihood_weight needs a network with resemblance")
-            surrogate = (
-                surrogate
-                - self.config.click_likelihood_weight * encoded.clicks.log_likelihood(labels, encoded.mask).mean()
-            )
+            likelihood = encoded.clicks.log_likelihood(labels, encoded.mask).mean()
+            surrogate = surrogate - self.config.click_likelihood_weight * likelihood
         return surrogate, watched
 
     def _of_slates(
@@ -135,7 +90,7 @@ class Objective:
         if self.config.policy == "sampling" and self.config.policy_gradient_weight:
             detached = losses.detach()
             cost = detached.flip(1).cumsum(1).flip(1) - detached  # of the steps after each
-            surrogate = surrogate + self.config.policy_gradient_weight * self._score_term(
+            surrogate = surrogate + self.config.policy_gradient_weight * self._policy_gradient(
                 scores, slates, cost, total.detach()
             )
         return surrogate, total.detach()
@@ -144,26 +99,26 @@ class Objective:
         rewards = self._rewards_of_prefixes(slates, labels, mask).to(scores)
         final = rewards[:, -1]
         to_come = final[:, None] - rewards[:, :-1]
-        return self._score_term(scores, slates, -to_come, -final), final
+        return self._policy_gradient(scores, slates, -to_come, -final), final
 
     def _rewards_of_prefixes(self, slates: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
-        """Return (B, K + 1) the reward of the first 0, 1, … K slots; only 0 and K with total credit."""
+        """Return (B, K + 1) the reward of the first 0, 1, … K slots; only 0 and K if credit is the whole return."""
         arrays = [tensor.cpu().numpy() for tensor in (slates, labels, mask)]
         counts = range(slates.shape[1] + 1)
         rewards = np.zeros((len(slates), len(counts)))
-        for count in counts if self.config.credit == "to_go" else counts[-1:]:
+        for count in counts if self.config.credit == "reward-to-go" else counts[-1:]:
             rewards[:, count] = np.nan_to_num(self.reward(arrays[0][:, :count], arrays[1], mask=arrays[2]))
         return torch.from_numpy(rewards).to(slates.device)
 
-    def _score_term(self, scores: Tensor, slates: Tensor, to_go: Tensor, total: Tensor) -> Tensor:
+    def _policy_gradient(self, scores: Tensor, slates: Tensor, to_go: Tensor, total: Tensor) -> Tensor:
         """Return the mean over lists of Σ_j (cost - b) log p(π_j): the cost is `to_go` (B, K) or `total` (B,)."""
         placed = slates >= 0
-        if self.config.credit == "to_go":
+        if self.config.credit == "reward-to-go":
             cost, counted = to_go, placed
         else:
             cost, counted = total[:, None], placed.any(1, keepdim=True)
         advantage = cost - self._moving_average(cost, counted)
-        if self.config.normalise:
+        if self.config.normalise_advantages:
             variance = (advantage**2 * counted).sum(0) / counted.sum(0).clamp(min=1)
             advantage = advantage / variance.sqrt().clamp(min=1e-6)
         return (advantage * choice_log_probabilities(scores, slates) * placed).sum(1).mean()

@@ -19,7 +19,7 @@ class Watch:
 
     def __init__(self, config: TrainingConfig, tensorboard: Path | None, *, quiet: bool) -> None:
         self._config = config
-        self._aim = "reward" if config.objective.policy == "reinforce" else "loss"
+        self._aim = "reward" if config.policy == "reinforce" else "loss"
         self._console = Console(stderr=True, quiet=quiet)
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[state]}"))
         self._bar = Progress(

@@ -1,23 +1,23 @@
-"""From a name or a folder to a ranker: the one place where names of rankers are known."""
+"""From a name or a folder to a ranker: the one place where the names of rankers are known."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
 from seq2slate.baselines.order import BaseOrder, RandomOrder
-from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import Ranker
 from seq2slate.errors import DataError, UsageError
+from seq2slate.estimator import Estimator
 from seq2slate.saving import load_saved
 from seq2slate.simulation.click_models import ClickModel
 
-_CLASSES = {
-    "seq2slate": "seq2slate.model.slate_model:SlateModel",
+ESTIMATORS: dict[str, str] = {
+    "seq2slate": "seq2slate.reranker:Reranker",
     "ridge": "seq2slate.baselines.linear:RidgeRanker",
     "coordinate-ascent": "seq2slate.baselines.coordinate_ascent:CoordinateAscent",
     "adarank": "seq2slate.baselines.boosting:AdaRank",
@@ -31,50 +31,42 @@ _CLASSES = {
     "dpp": "seq2slate.baselines.diversity:GreedyDpp",
     "ranklib": "seq2slate.baselines.ranklib:RankLibRanker",
 }
-"""Every kind of ranker that can be trained and saved, and where it is; it is loaded when somebody asks for it."""
+"""Every kind of ranker that learns, and where its class is; it is imported when somebody asks for it."""
 
-RERANKERS = ("dlcm", "prm", "setrank")
-"""The rankers that are presets of the network, and are saved as networks; see `training.config`."""
-
-LEARNERS = (*(kind for kind in _CLASSES if kind != "seq2slate"), *RERANKERS)
-"""The rankers that `fit_ranker` trains; the network itself has choices of its own, see `training.train`."""
+NETWORK_PRESETS = ("dlcm", "prm", "setrank")
+"""Presets of the network that are re-rankers of their own in the literature, and may be named like a kind."""
 
 BUILT_IN = ("base", "random", "ceiling-logged", "ceiling-shown")
 """The rankers that need no folder; the ceilings need a simulated user and generated lists."""
 
 
-class SavableRanker(Ranker, Protocol):
-    """A ranker that can be written to a folder."""
-
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the ranker to a folder of its own."""
-        ...
-
-
-def fit_ranker(kind: str, train: ItemLists, valid: ItemLists, *, seed: int = 0) -> SavableRanker:
-    """Train a ranker of the given kind; the validation lists choose where a method has rounds or a trade-off."""
-    if kind not in LEARNERS:
-        raise UsageError(f"there is no ranker {kind!r} to train; choose one of {', '.join(LEARNERS)}")
-    if kind in RERANKERS:
-        from seq2slate.training.train import Choices, train_model  # PyTorch is loaded when somebody asks for it
-
-        return train_model(train, valid, Choices(kind, seed=seed), quiet=True)[0]
-    ranker: SavableRanker = _class_of(kind).fit(train, valid, seed=seed)
-    return ranker
+def estimator_class(kind: str) -> type[Estimator]:
+    """Return the class of a kind of ranker."""
+    if kind not in ESTIMATORS:
+        raise UsageError(f"there is no ranker {kind!r} to train; choose one of {', '.join(ESTIMATORS)}")
+    module, name = ESTIMATORS[kind].split(":")
+    found: type[Estimator] = getattr(import_module(module), name)
+    return found
 
 
-def load_ranker(folder: str | os.PathLike[str]) -> Ranker:
+def make_estimator(kind: str, **options: Any) -> Estimator:
+    """Return an estimator by the name of its kind, or of a preset of the network that is known by its own name.
+
+    >>> make_estimator("mart", trees=20)
+    Mart(base_position=True, seed=0, trees=20, leaves=15, learning_rate=0.05)
+    """
+    if kind in NETWORK_PRESETS:
+        kind, options = "seq2slate", {"preset": kind, **options}
+    cls = estimator_class(kind)
+    return cls().set_params(**options)
+
+
+def load(folder: str | os.PathLike[str]) -> Estimator:
     """Open the ranker that a folder holds, whatever its kind."""
     saved = load_saved(folder)
-    if saved.kind not in _CLASSES:
-        raise DataError(f"{folder} holds a {saved.kind!r} ranker; this seq2slate knows {', '.join(_CLASSES)}")
-    ranker: Ranker = _class_of(saved.kind).from_saved(saved)
-    return ranker
-
-
-def _class_of(kind: str) -> Any:
-    module, name = _CLASSES[kind].split(":")
-    return getattr(import_module(module), name)
+    if saved.kind not in ESTIMATORS:
+        raise DataError(f"{folder} holds a {saved.kind!r} ranker; this seq2slate knows {', '.join(ESTIMATORS)}")
+    return estimator_class(saved.kind).from_saved(saved)
 
 
 def parse_ranker(text: str, *, user: ClickModel | None = None, seed: int = 0) -> tuple[str, Ranker]:
@@ -88,10 +80,10 @@ def parse_ranker(text: str, *, user: ClickModel | None = None, seed: int = 0) ->
         return name or folder, _built_in(folder, user, seed)
     if not Path(folder).is_dir():
         raise UsageError(f"{folder!r} is neither a folder nor one of the built-in rankers {', '.join(BUILT_IN)}")
-    return name or Path(folder).name, load_ranker(folder)
+    return name or Path(folder).name, load(folder)
 
 
-def parse_rankers(texts: Sequence[str], *, user: ClickModel | None = None, seed: int = 0) -> dict[str, Ranker]:
+def parse_rankers(texts: Sequence[str], *, user: ClickModel | None = None, seed: int = 0) -> Mapping[str, Ranker]:
     """Return the rankers of several texts by name, each name once."""
     rankers: dict[str, Ranker] = {}
     for text in texts:

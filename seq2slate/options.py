@@ -1,0 +1,124 @@
+"""Options are the fields of dataclasses: what they are called, what they may be, and what they mean is said there once.
+
+The help text of an option is the docstring under its field. Its choices are those of a `Literal` type, or the names of
+a registry: the dict in which every component of a family (loss, encoder, click model, …) stands under its name. A field
+names its registry with `named_in("package.module:REGISTRY", default)`. The names are read from the source of the module
+unless it is loaded already, so that a help text does not have to load PyTorch.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import Field, dataclass, field, fields
+from functools import partial
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+from seq2slate.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Option:
+    """One field of a dataclass, as a user meets it."""
+
+    name: str
+    type: Any
+    """The type of a value, without None and without Literal."""
+    is_optional: bool
+    """Whether None is allowed."""
+    default: Any
+    help: str
+    choices: Callable[[], tuple[str, ...]] | None
+    """Returns the names to choose from; None where any value of the type will do."""
+
+
+def named_in(registry: str, default: str) -> Any:
+    """Return a dataclass field that holds a name of a registry, given as `package.module:REGISTRY`."""
+    return field(default=default, metadata={"registry": registry})
+
+
+def registry_names(registry: str) -> tuple[str, ...]:
+    """Return the names in a registry.
+
+    >>> registry_names("seq2slate.metrics:METRICS")[:2]
+    ('MAP', 'NDCG')
+    """
+    module, name = registry.split(":")
+    if module in sys.modules:
+        return tuple(getattr(sys.modules[module], name))
+    spec = find_spec(module)
+    source = Path(str(spec and spec.origin)).read_text()
+    for node in ast.parse(source).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            dicts = (part for part in ast.walk(node) if isinstance(part, ast.Dict))
+            return tuple(str(key.value) for key in next(dicts).keys if isinstance(key, ast.Constant))
+    raise LookupError(f"{module} has no dict {name}")
+
+
+def options_of(*classes: type) -> list[Option]:
+    """Return the options of dataclasses, in their order: every field that the constructor takes.
+
+    >>> @dataclass
+    ... class Tea:
+    ...     milk: bool = False
+    >>> [(option.name, option.type, option.default) for option in options_of(Tea)]
+    [('milk', <class 'bool'>, False)]
+    """
+    return [
+        _option(one, hints[one.name], docs.get(one.name, ""))
+        for cls in classes
+        for hints, docs in [(get_type_hints(cls), field_docs(cls))]
+        for one in fields(cls)
+        if one.init
+    ]
+
+
+def check_choices(config: object) -> None:
+    """Raise a UsageError that lists the choices if a field of a dataclass holds a name that is none of them."""
+    for option in options_of(type(config)):
+        value = getattr(config, option.name)
+        if option.choices is not None and value is not None and value not in option.choices():
+            raise UsageError(f"there is no {option.name} {value!r}; choose one of {', '.join(option.choices())}")
+
+
+def field_docs(cls: type) -> dict[str, str]:
+    """Return the docstring under each field of a dataclass and of its bases, on one line."""
+    docs: dict[str, str] = {}
+    for owner in reversed(cls.__mro__):
+        if "__dataclass_fields__" in vars(owner):
+            docs |= _docs_in_source(owner)
+    return docs
+
+
+def _docs_in_source(cls: type) -> dict[str, str]:
+    try:
+        source = textwrap.dedent(inspect.getsource(cls))
+    except (OSError, TypeError):  # typed into a console
+        return {}
+    body = ast.parse(source).body[0].body  # type: ignore[attr-defined]
+    return {
+        node.target.id: " ".join(below.value.value.split())
+        for node, below in pairwise(body)
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+        and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str)
+    }  # fmt: skip
+
+
+def _option(one: Field[Any], hint: Any, doc: str) -> Option:
+    alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    types = [kind for kind in alternatives if kind is not type(None)]
+    kind, choices = types[0], cast(Callable[[], tuple[str, ...]] | None, None)
+    if get_origin(kind) is Literal:
+        kind, choices = str, partial(tuple, get_args(kind))
+    elif "registry" in one.metadata:
+        choices = partial(registry_names, one.metadata["registry"])
+    default = one.default_factory() if callable(one.default_factory) else one.default
+    return Option(one.name, kind, len(types) < len(alternatives), default, doc, choices)

@@ -1,0 +1,174 @@
+"""The estimator around the network: labelled lists in, a re-ranker that places items one by one out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from seq2slate.data.lists import Batch, IntArray, ItemLists
+from seq2slate.estimator import Estimator, Slate, check_labels, hold_out
+from seq2slate.model.slate_model import KIND, SlateModel
+from seq2slate.saving import SavedRanker
+from seq2slate.training.config import Configuration, configure
+from seq2slate.training.fit import History, run_training
+
+
+@dataclass(eq=False, init=False, repr=False)
+class Reranker(Estimator):
+    """A pointer network that re-ranks whole slates, and the transform of its columns.
+
+    Args:
+        preset: The name of a preset: where the options start from.
+        categorical: Categorical columns to read; all that the lists have if None.
+        context: Context columns to read; all that the lists have if None.
+        device: Where the network is trained and run, such as `cpu` or `cuda`.
+        options: Any field of `NetworkConfig` or `TrainingConfig`, in place of the preset's.
+
+    >>> from seq2slate import click_model, make_synthetic_lists, simulate_clicks
+    >>> log = simulate_clicks(click_model("diverse"), make_synthetic_lists(60, items=8, features=5, seed=1), seed=1)
+    >>> model = Reranker(preset="paper", hidden=8, epochs=1).fit(log, quiet=True)
+    >>> model.predict(log[:1]).min()  # 1 is the top slot
+    np.int64(1)
+    >>> model
+    Reranker(preset='paper', hidden=8, epochs=1)
+
+    """
+
+    model_: SlateModel = field(init=False)
+    """Network and feature transform."""
+    history_: History = field(init=False)
+    """Loss and validation measure of every epoch."""
+
+    kind = KIND
+    local_options = ("device",)
+
+    def __init__(
+        self,
+        preset: str = "default",
+        *,
+        categorical: Sequence[str] | None = None,
+        context: Sequence[str] | None = None,
+        device: str = "cpu",
+        **options: Any,
+    ) -> None:
+        self.preset, self.categorical, self.context, self.device = preset, categorical, context, device
+        self.options = options
+
+    @property
+    def config(self) -> Configuration:
+        """The configuration of network and training that preset and options come to."""
+        return configure(self.preset, **self.options)
+
+    def fit(
+        self,
+        train: ItemLists,
+        valid: ItemLists | None = None,
+        *,
+        checkpoints: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+        tensorboard: str | os.PathLike[str] | None = None,
+        quiet: bool = False,
+    ) -> Self:
+        """Train on labelled lists in base order; the epoch that is best on the validation lists is kept.
+
+        Args:
+            train: The lists to learn from, with clicks or grades as labels.
+            valid: The lists that choose the epoch; a tenth of `train`, drawn with the option `seed`, if None.
+            checkpoints: Folder for checkpoints, from which a run can be resumed; it stays when the run has ended.
+            resume: Go on from the newest checkpoint.
+            tensorboard: Folder for TensorBoard scalars.
+            quiet: Print nothing.
+
+        Returns:
+            The re-ranker itself.
+
+        """
+        training = self.config.training
+        if valid is None:
+            train, valid = hold_out(train, seed=training.seed)
+        check_labels(train, "training")
+        self.initialise(train)
+        self.history_ = run_training(
+            self.model_,
+            train,
+            valid,
+            training,
+            checkpoints=None if checkpoints is None else Path(checkpoints),
+            resume=resume,
+            tensorboard=None if tensorboard is None else Path(tensorboard),
+            quiet=quiet,
+        )
+        return self
+
+    def initialise(self, lists: ItemLists) -> Self:
+        """Fit the feature transform and draw the first weights, without training."""
+        network, training = self.config
+        self.model_ = SlateModel.create(
+            lists, network, seed=training.seed, categorical=self.categorical, context=self.context
+        ).to(self.device)
+        self.transform_ = self.model_.transform
+        return self
+
+    def rank(self, batch: Batch, k: int | None = None) -> IntArray:
+        """Return the greedy slates (B, K) of a batch."""
+        return self.model_.rank(batch, k)
+
+    def rerank(
+        self,
+        lists: ItemLists,
+        k: int | None = None,
+        *,
+        sample_seed: int | None = None,
+        temperature: float = 1.0,
+        batch_size: int = 256,
+    ) -> list[Slate]:
+        """Return a slate for every list, in their order, with the log-probability of each choice.
+
+        Args:
+            lists: Lists in base order.
+            k: Slots of a slate; all items if None.
+            sample_seed: Draw slates from the softmax instead of the best ones, with this seed. A sampled slate depends
+                on the seed, the list and the lists that share its batch.
+            temperature: Above 1 sampling is closer to uniform, below 1 closer to greedy.
+            batch_size: Lists that are decoded at once.
+
+        """
+        return self.model_.rerank(lists, k, sample_seed=sample_seed, temperature=temperature, batch_size=batch_size)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return preset, columns, device and the options that were given."""
+        own = {name: getattr(self, name) for name in ("preset", "categorical", "context", "device")}
+        return own | self.options
+
+    def set_params(self, **options: Any) -> Self:
+        """Change options; what was learned stays as it is until the next `fit`."""
+        changed = Reranker(**{**self.get_params(), **options})
+        changed.config  # noqa: B018 (checks the names and values)
+        self.preset, self.categorical, self.context, self.device = (
+            changed.preset, changed.categorical, changed.context, changed.device,
+        )  # fmt: skip
+        self.options = changed.options
+        return self
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the re-ranker to a folder of its own, which appears whole or not at all."""
+        options = {name: value for name, value in self.get_params().items() if name not in self.local_options}
+        self.model_.save(folder, options=options, training=asdict(self.config.training), history=asdict(self.history_))
+
+    @classmethod
+    def from_saved(cls, saved: SavedRanker) -> Self:
+        """Build the re-ranker from what its folder holds."""
+        reranker = cls(**saved.config.get("options", {}))
+        reranker.model_ = SlateModel.from_saved(saved)
+        reranker.transform_ = reranker.model_.transform
+        if "history" in saved.config:
+            reranker.history_ = History(**saved.config["history"])
+        return reranker
+
+    def __repr__(self) -> str:
+        defaults = {"categorical": None, "context": None, "device": "cpu"}
+        shown = {name: value for name, value in self.get_params().items() if defaults.get(name, ...) != value}
+        return f"Reranker({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
