@@ -21,7 +21,7 @@ from seq2slate.model.backends.onnx_ranker import FEATURES_NOTE, WEIGHTS_NOTE, On
 from seq2slate.model.backends.runtime import Runtime
 from seq2slate.model.network import NetworkConfig
 from seq2slate.model.slate_model import SlateModel
-from seq2slate.training.config import PRESETS
+from seq2slate.training.config import configure
 
 CASES = ((10, None, 5.0), (100, 10, 2.5), (100, None, 5.0))
 """Items, slots, and how many times faster than the textbook's a request should be."""
@@ -34,7 +34,7 @@ def run() -> Rows:
     rows: Rows = []
     for n_items, k, bar in CASES:
         features = np.random.default_rng(n_items).normal(size=(n_items, N_FEATURES)).astype(np.float32)
-        paper, default = (new_model(PRESETS[preset].network) for preset in ("paper", "default"))
+        paper, default = (new_model(configure(preset).network) for preset in ("paper", "default"))
         p50 = medians(
             {
                 "textbook": textbook_request(features, k),

@@ -18,7 +18,8 @@ from benchmarks.textbook import TextbookPointerNetwork, sampling_loss
 from seq2slate.model.decoding import decode
 from seq2slate.model.inputs import InputSizes, NetworkInputs
 from seq2slate.model.network import NetworkConfig, SlateNetwork
-from seq2slate.training.objectives import Objective, ObjectiveConfig
+from seq2slate.training.config import TrainingConfig
+from seq2slate.training.objectives import Objective
 
 N_LISTS, N_FEATURES, HIDDEN, POSITIVES = 128, 136, 128, 0.15
 Rows = list[dict[str, float | str]]
@@ -158,7 +159,7 @@ def textbook_training(n_items: int) -> Callable[[], None]:
 
 def training_step(n_items: int, decoder: str = "sequential") -> Callable[[], None]:
     items, mask, labels = random_batch(n_items)
-    inputs, network, objective = network_inputs(items, mask), new_network(decoder), Objective(ObjectiveConfig())
+    inputs, network, objective = network_inputs(items, mask), new_network(decoder), Objective(TrainingConfig())
     optimiser = torch.optim.Adam(network.parameters(), lr=3e-4)
     generator = torch.Generator().manual_seed(0)
 

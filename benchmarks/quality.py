@@ -10,33 +10,28 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from seq2slate import (
-    PRESETS,
-    Choices,
     LoggedCeiling,
+    Reranker,
     RidgeRanker,
-    SlateModel,
     click_model,
     evaluate,
-    fit,
     make_synthetic_lists,
     order_out_of_fold,
     reorder_lists,
     simulate_clicks,
-    train_model,
 )
 from seq2slate.baselines.trees import LambdaMart
 from seq2slate.data.lists import Split
 from seq2slate.data.ranker import Ranker
 from seq2slate.evaluation.evaluate import Evaluation
 from seq2slate.simulation.click_models import ClickModel
-from seq2slate.training.config import Preset
 
 
 def make_split(
@@ -46,7 +41,7 @@ def make_split(
     grades = [make_synthetic_lists(count, items=items, seed=seed) for seed, count in enumerate((train, valid, test))]
     base = RidgeRanker().fit(grades[0])
     orders = [
-        order_out_of_fold(RidgeRanker.fit, grades[0]),
+        order_out_of_fold(RidgeRanker(), grades[0]),
         reorder_lists(base, grades[1]),
         reorder_lists(base, grades[2]),
     ]
@@ -70,8 +65,8 @@ def main() -> None:
     for decoder in ("one-step", "sequential"):
         for seed in range(arguments.seeds):
             began = time.monotonic()
-            model, history = train_model(split.train, split.valid, Choices(decoder=decoder, seed=seed), quiet=True)
-            rankers[f"{decoder}, seed {seed}"] = model
+            model = Reranker(decoder=decoder, seed=seed).fit(split.train, split.valid, quiet=True)
+            rankers[f"{decoder}, seed {seed}"], history = model, model.history_
             seconds = time.monotonic() - began
             print(f"{decoder}, seed {seed}: {history.best:.4f} in epoch {history.best_epoch + 1}, {seconds:.0f} s")
     rankers["ceiling"] = LoggedCeiling(user)
@@ -84,25 +79,23 @@ def main() -> None:
 
 def print_ablation(split: Split, seeds: int) -> None:
     """Print the best validation NDCG@10 of the default preset, and of what is left when parts of it are taken away."""
-    default = PRESETS["default"]
-    greedy = replace(default.training.objective, policy="greedy")
-    unlikely = replace(default.training, objective=replace(default.training.objective, click_likelihood_weight=0.0))
-    plain = replace(default.network, resemblance=False)
-    variants = {
-        "default": default,
-        "greedy policy": replace(default, training=replace(default.training, objective=greedy)),
-        "one-step decoder": replace(default, network=replace(default.network, decoder="one-step")),
-        "without the likelihood of the clicks": replace(default, training=unlikely),
-        "without resemblance": replace(default, network=plain, training=unlikely),
-        "without resemblance and prior": Preset(replace(plain, base_prior=False), unlikely),
+    no_likelihood = {"click_likelihood_weight": 0.0}
+    no_interaction = {"resemblance": False, **no_likelihood}
+    variants: dict[str, dict[str, Any]] = {
+        "default": {},
+        "greedy policy": {"policy": "greedy"},
+        "one-step decoder": {"decoder": "one-step"},
+        "without the likelihood of the clicks": no_likelihood,
+        "without the interaction": no_interaction,
+        "without the interaction and the prior": {"base_prior": False, **no_interaction},
     }
     base = evaluate({}, split.valid).row("base", "NDCG@10").mean
     print(f"base order: {base:.4f}")
-    for name, preset in variants.items():
+    for name, options in variants.items():
         values = []
         for seed in range(seeds):
-            model = SlateModel.create(split.train, preset.network, seed=seed)
-            values.append(fit(model, split.train, split.valid, replace(preset.training, seed=seed), quiet=True).best)
+            reranker = Reranker(seed=seed, **options).fit(split.train, split.valid, quiet=True)
+            values.append(reranker.history_.best)
         print(f"{name}: {', '.join(f'{value:.4f}' for value in values)}", flush=True)
 
 

@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from benchmarks.latency import new_model
 from benchmarks.network import N_FEATURES, Rows
-from seq2slate.training.config import PRESETS
+from seq2slate.training.config import configure
 
 N_ITEMS = 10
 RATE, P50_BAR, P99_BAR = 200, 3.0, 15.0
@@ -94,7 +94,7 @@ def _run_at(url: str, rate: float, seconds: float, request: bytes | None = None)
 @contextmanager
 def served(preset: str) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
-        new_model(PRESETS[preset].network).save(Path(folder) / "model")
+        new_model(configure(preset).network).save(Path(folder) / "model")
         command = [sys.executable, "-m", "seq2slate.cli", "serve", f"{folder}/model"]
         options = ["--log", f"{folder}/log.db", "--port", "0"]
         with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:

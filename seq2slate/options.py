@@ -48,7 +48,7 @@ def registry_names(registry: str) -> tuple[str, ...]:
     """Return the names in a registry.
 
     >>> registry_names("seq2slate.metrics:METRICS")[:2]
-    ('MAP', 'NDCG')
+    ('MAP', 'MRR')
     """
     module, name = registry.split(":")
     if module in sys.modules:

@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from seq2slate.baselines.registry import RERANKERS, fit_ranker, load_ranker
-from seq2slate.cli.learning import PresetName
+from seq2slate.baselines.registry import NETWORK_PRESETS, load, make_estimator
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import Ranker
 from seq2slate.model.attention import LAST_POSITION, AttentionBlock, AttentionEncoder, mean_of_items
@@ -21,9 +20,10 @@ from seq2slate.model.decoding import first_scores
 from seq2slate.model.inputs import InputSizes, NetworkInputs
 from seq2slate.model.network import NetworkConfig, SlateNetwork
 from seq2slate.model.slate_model import SlateModel
-from seq2slate.training.config import PRESETS
+from seq2slate.reranker import Reranker
+from seq2slate.training.config import PRESETS, TrainingConfig, configure
 from seq2slate.training.losses import make_loss
-from seq2slate.training.objectives import Objective, ObjectiveConfig
+from seq2slate.training.objectives import Objective
 from tests.checks import check_ranker, mixed_lists
 from tests.reference_network import MIXED_LENGTHS, PLAIN, in_double, random_inputs, random_network, some_lists
 
@@ -124,7 +124,7 @@ def test_empty_lists_and_single_items_have_no_nan_anywhere(lengths: tuple[int, .
     inputs = random_inputs(PLAIN, lengths, seed=1)
     dense = inputs.dense.clone().requires_grad_(True)
     labels = (torch.arange(inputs.mask.shape[1]) == 0) & inputs.mask
-    objective = Objective(ObjectiveConfig("greedy"))
+    objective = Objective(TrainingConfig(policy="greedy"))
     loss, _ = objective(network, replace(inputs, dense=dense), labels.float(), torch.Generator().manual_seed(0))
     loss.backward()  # type: ignore[no-untyped-call]
     assert torch.isfinite(loss)
@@ -216,38 +216,37 @@ def test_first_weights_are_drawn_from_the_generator_each_at_its_scale() -> None:
 # The presets
 
 
-def test_the_command_line_knows_every_preset() -> None:
-    assert [name.value for name in PresetName] == list(PRESETS)
-    assert set(RERANKERS) < set(PRESETS)
+def test_presets_that_are_named_like_rankers_are_presets() -> None:
+    assert set(NETWORK_PRESETS) < set(PRESETS)
 
 
-@pytest.mark.parametrize("name", RERANKERS)
+@pytest.mark.parametrize("name", NETWORK_PRESETS)
 def test_other_rerankers_have_nothing_of_ours(name: str) -> None:
-    network = PRESETS[name].network
+    network = configure(name).network
     assert (network.resemblance, network.base_prior, network.position_input) == (False, False, False)
     assert network.decoder == "one-step"
 
 
-@pytest.mark.parametrize("name", RERANKERS)
+@pytest.mark.parametrize("name", NETWORK_PRESETS)
 def test_with_clicks_the_loss_is_the_attention_rank_loss(name: str) -> None:
     scores, clicks = torch.tensor([0.3, -1.0, 2.0, 0.5]), torch.tensor([1.0, 0.0, 0.0, 1.0])
     wanted = torch.where(clicks > 0, clicks.exp(), 0.0)
     expected = -(wanted / wanted.sum() * (scores.exp() / scores.exp().sum()).log()).sum()
-    loss = make_loss(PRESETS[name].training.objective.loss)
+    loss = make_loss(configure(name).training.loss)
     torch.testing.assert_close(loss(scores, clicks, mask=torch.ones(4, dtype=torch.bool)), expected)
 
 
-@pytest.mark.parametrize("name", RERANKERS)
+@pytest.mark.parametrize("name", NETWORK_PRESETS)
 def test_battery(name: str, tmp_path: Path) -> None:
     def save_load(ranker: Ranker) -> Ranker:
-        assert isinstance(ranker, SlateModel)
+        assert isinstance(ranker, Reranker)
         ranker.save(tmp_path / name)
-        return load_ranker(tmp_path / name)
+        return load(tmp_path / name)
 
     lists = mixed_lists(seed=3)
-    ranker = fit_ranker(name, lists, lists, seed=1)
-    assert isinstance(ranker, SlateModel)
-    assert ranker.network.config == PRESETS[name].network
+    ranker = make_estimator(name, seed=1).fit(lists, lists)
+    assert isinstance(ranker, Reranker)
+    assert ranker.model_.network.config == configure(name).network
     check_ranker(ranker, lists, save_load=save_load)
 
 
@@ -259,4 +258,4 @@ def test_a_model_that_was_saved_before_there_was_attention_still_loads(tmp_path:
     for field in ("encoder", "heads", "position_embedding"):
         del head["config"]["network"][field]
     (tmp_path / "config.json").write_text(json.dumps(head))
-    np.testing.assert_array_equal(load_ranker(tmp_path).rank(lists.batch()), model.rank(lists.batch()))
+    np.testing.assert_array_equal(load(tmp_path).rank(lists.batch()), model.rank(lists.batch()))

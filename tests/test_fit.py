@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from seq2slate.training.train import Choices, train_model
 
 from seq2slate.data.lists import ItemLists
-from seq2slate.errors import DataError, UsageError
+from seq2slate.errors import DataError, TrainingStoppedError, UsageError
 from seq2slate.model.network import NetworkConfig
 from seq2slate.model.slate_model import SlateModel
-from seq2slate.training.config import PRESETS, TrainingConfig
-from seq2slate.training.fit import TrainingStoppedError, fit
-from seq2slate.training.objectives import Objective, ObjectiveConfig
+from seq2slate.reranker import Reranker
+from seq2slate.training.config import PRESETS, Policy, TrainingConfig, configure
+from seq2slate.training.fit import run_training
+from seq2slate.training.objectives import Objective
 
 SMALL = NetworkConfig(hidden=16)
 QUICK = TrainingConfig(epochs=3, batch_size=16, learning_rate=3e-3, checkpoint_seconds=0)
@@ -43,27 +43,28 @@ def weights(model: SlateModel) -> dict[str, list[float]]:
 
 @pytest.mark.parametrize("policy", ["sampling", "greedy", "reinforce"])
 @pytest.mark.parametrize("decoder", ["sequential", "one-step"])
-def test_every_policy_learns_what_is_clicked(policy: str, decoder: str) -> None:
-    objective = ObjectiveConfig(policy=policy, credit="to_go")  # type: ignore[arg-type]
-    config = TrainingConfig(objective, epochs=12, batch_size=16, learning_rate=1e-2, l2=0, patience=12)
+def test_every_policy_learns_what_is_clicked(policy: Policy, decoder: str) -> None:
+    config = TrainingConfig(
+        policy=policy, credit="reward-to-go", epochs=12, batch_size=16, learning_rate=1e-2, l2=0, patience=12
+    )
     model = SlateModel.create(TRAIN, replace(SMALL, decoder=decoder, dropout=0))
-    history = fit(model, TRAIN, VALID, config, quiet=True)
+    history = run_training(model, TRAIN, VALID, config, quiet=True)
     assert history.best > 0.9
     assert len(history.epochs) == 12
 
 
 @pytest.mark.parametrize("loss", ["hinge", "smooth-hinge", "list-net", "pairwise-logistic", "approximate-ndcg"])
 def test_every_loss_learns_what_is_clicked(loss: str) -> None:
-    config = TrainingConfig(ObjectiveConfig("greedy", loss), epochs=12, batch_size=16, learning_rate=1e-2, patience=12)
+    config = TrainingConfig(policy="greedy", loss=loss, epochs=12, batch_size=16, learning_rate=1e-2, patience=12)
     model = SlateModel.create(TRAIN, replace(SMALL, dropout=0))
-    assert fit(model, TRAIN, VALID, config, quiet=True).best > 0.85
+    assert run_training(model, TRAIN, VALID, config, quiet=True).best > 0.85
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_does_not() -> None:
     runs = []
     for seed in (4, 4, 5):
         model = SlateModel.create(TRAIN, SMALL, seed=1)
-        fit(model, TRAIN, VALID, replace(QUICK, seed=seed), quiet=True)
+        run_training(model, TRAIN, VALID, replace(QUICK, seed=seed), quiet=True)
         runs.append(weights(model))
     assert runs[0] == runs[1] != runs[2]
 
@@ -78,7 +79,7 @@ def test_the_best_epoch_is_kept_not_the_last(monkeypatch: pytest.MonkeyPatch) ->
         return next(values)
 
     monkeypatch.setattr("seq2slate.training.fit._Run._validate", validate)
-    history = fit(model, TRAIN, VALID, replace(QUICK, epochs=5, patience=2), quiet=True)
+    history = run_training(model, TRAIN, VALID, replace(QUICK, epochs=5, patience=2), quiet=True)
     assert (history.best_epoch, history.best) == (1, 0.9)
     assert len(history.epochs) == 4, "two epochs without a better one end the run"
     assert weights(model) == kept[1] != kept[3]
@@ -89,7 +90,7 @@ def test_an_interrupted_run_resumes_to_the_same_weights(
     network: NetworkConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     straight = SlateModel.create(TRAIN, network)
-    fit(straight, TRAIN, VALID, QUICK, quiet=True)
+    run_training(straight, TRAIN, VALID, QUICK, quiet=True)
     model, folder = SlateModel.create(TRAIN, network), tmp_path / "checkpoints"
     calls, step = 0, Objective.__call__
 
@@ -103,13 +104,12 @@ def test_an_interrupted_run_resumes_to_the_same_weights(
     monkeypatch.setattr(Objective, "__call__", press_ctrl_c)
     for resume in (False, True):
         with pytest.raises(TrainingStoppedError, match="--resume"):
-            fit(model, TRAIN, VALID, QUICK, checkpoints=folder, resume=resume, quiet=True)
+            run_training(model, TRAIN, VALID, QUICK, checkpoints=folder, resume=resume, quiet=True)
         model = SlateModel.create(TRAIN, network)  # as in a new process
     with pytest.raises(UsageError, match="resume it"):
-        fit(model, TRAIN, VALID, QUICK, checkpoints=folder, quiet=True)
-    fit(model, TRAIN, VALID, QUICK, checkpoints=folder, resume=True, quiet=True)
+        run_training(model, TRAIN, VALID, QUICK, checkpoints=folder, quiet=True)
+    run_training(model, TRAIN, VALID, QUICK, checkpoints=folder, resume=True, quiet=True)
     assert weights(model) == weights(straight)
-    assert not folder.exists()
 
 
 def test_a_run_is_not_resumed_with_other_lists_or_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,12 +122,12 @@ def test_a_run_is_not_resumed_with_other_lists_or_options(tmp_path: Path, monkey
     monkeypatch.setattr(Objective, "__call__", press_ctrl_c)
     model = SlateModel.create(TRAIN, SMALL)
     with pytest.raises(TrainingStoppedError):
-        fit(model, TRAIN, VALID, QUICK, checkpoints=tmp_path, quiet=True)
+        run_training(model, TRAIN, VALID, QUICK, checkpoints=tmp_path, quiet=True)
     for lists, config in ((TRAIN[:100], QUICK), (TRAIN, replace(QUICK, learning_rate=1e-4))):
         with pytest.raises(UsageError, match="other lists or options"):
-            fit(model, lists, VALID, config, checkpoints=tmp_path, resume=True, quiet=True)
+            run_training(model, lists, VALID, config, checkpoints=tmp_path, resume=True, quiet=True)
     with pytest.raises(DataError, match="no checkpoint"):
-        fit(model, TRAIN, VALID, QUICK, checkpoints=tmp_path / "elsewhere", resume=True, quiet=True)
+        run_training(model, TRAIN, VALID, QUICK, checkpoints=tmp_path / "elsewhere", resume=True, quiet=True)
 
 
 def test_a_loss_that_is_not_a_number_names_the_lists() -> None:
@@ -135,35 +135,38 @@ def test_a_loss_that_is_not_a_number_names_the_lists() -> None:
     with torch.no_grad():
         model.network.w_enc.fill_(torch.nan)
     with pytest.raises(TrainingStoppedError, match=r"is nan at step 0, in a batch with the lists [0-9]+"):
-        fit(model, TRAIN, VALID, QUICK, quiet=True)
+        run_training(model, TRAIN, VALID, QUICK, quiet=True)
 
 
 def test_lists_that_teach_nothing_are_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
     model = SlateModel.create(TRAIN, SMALL)
-    with pytest.raises(DataError, match="nothing to learn from"):
-        fit(model, replace(TRAIN, labels=np.zeros(TRAIN.n_items, np.float32)), VALID, QUICK, quiet=True)
+    with pytest.raises(DataError, match="no training list has a positive"):
+        run_training(model, replace(TRAIN, labels=np.zeros(TRAIN.n_items, np.float32)), VALID, QUICK, quiet=True)
     with pytest.raises(DataError, match="training lists have no labels"):
-        fit(model, replace(TRAIN, labels=None), VALID, QUICK, quiet=True)
+        run_training(model, replace(TRAIN, labels=None), VALID, QUICK, quiet=True)
     monkeypatch.setattr(Objective, "__call__", lambda *_: pytest.fail("the run began"))
-    with pytest.raises(DataError, match="cannot choose an epoch"):
-        fit(model, TRAIN, replace(VALID, labels=np.zeros(VALID.n_items, np.float32)), QUICK, quiet=True)
+    with pytest.raises(DataError, match="no validation list has a positive"):
+        run_training(model, TRAIN, replace(VALID, labels=np.zeros(VALID.n_items, np.float32)), QUICK, quiet=True)
 
 
 def test_long_lists_may_be_sampled_down() -> None:
     model = SlateModel.create(TRAIN, SMALL)
-    history = fit(model, TRAIN, VALID, replace(QUICK, max_items=4), quiet=True)
+    history = run_training(model, TRAIN, VALID, replace(QUICK, max_items=4), quiet=True)
     assert len(history.epochs) == 3
 
 
-def test_choices_change_the_preset_and_nothing_else() -> None:
-    preset = Choices("paper", loss="hinge", policy="greedy", decoder="one-step", k=5, epochs=2, seed=7).resolve()
-    assert preset.network == replace(PRESETS["paper"].network, decoder="one-step")
-    objective = replace(PRESETS["paper"].training.objective, loss="hinge", policy="greedy", k=5)
-    assert preset.training == replace(PRESETS["paper"].training, objective=objective, epochs=2, seed=7)
-    reinforce = Choices("paper", policy="reinforce").resolve()
+def test_options_change_the_preset_and_nothing_else() -> None:
+    paper = configure("paper")
+    changed = configure("paper", loss="hinge", policy="greedy", decoder="one-step", k=5, epochs=2, seed=7)
+    assert changed.network == replace(paper.network, decoder="one-step")
+    assert changed.training == replace(paper.training, loss="hinge", policy="greedy", k=5, epochs=2, seed=7)
+    reinforce = configure("paper", policy="reinforce")
     assert (reinforce.training.l2, reinforce.network.dropout) == (0, 0), "the paper does not regularise it"
+    assert configure("paper", policy="reinforce", l2=0.1).training.l2 == 0.1
     with pytest.raises(UsageError, match="choose one of"):
-        Choices("best").resolve()
+        configure("best")
+    with pytest.raises(UsageError, match=r"no option 'width'; there are .*hidden"):
+        configure("paper", width=3)
 
 
 @pytest.mark.parametrize(
@@ -183,52 +186,47 @@ def test_choices_that_cannot_be_are_refused_by_name(names: tuple[str, ...], valu
 
 
 def test_the_paper_preset_is_the_papers() -> None:
-    paper = PRESETS["paper"]
-    training, objective = paper.training, paper.training.objective
-    assert (paper.network.hidden, paper.network.dropout, paper.network.initial_range) == (128, 0.1, 0.1)
+    network, training = configure("paper")
+    assert PRESETS["paper"] == {}, "the defaults of the configurations are the paper's"
+    assert (network.hidden, network.dropout, network.initial_range) == (128, 0.1, 0.1)
     assert (training.batch_size, training.learning_rate, training.decay, training.decay_steps) == (
         128,
         3e-4,
         0.96,
         1000,
     )
-    assert (training.l2, objective.baseline_decay, objective.reward) == (3e-4, 0.99, "NDCG@10")
-    assert (objective.policy, objective.loss, objective.credit) == ("sampling", "cross-entropy", "total")
+    assert (training.l2, training.baseline_decay, training.reward) == (3e-4, 0.99, "NDCG@10")
+    assert (training.policy, training.loss, training.credit) == ("sampling", "cross-entropy", "return")
 
 
 def test_a_tenth_is_held_out_and_the_folder_is_written(tmp_path: Path) -> None:
-    model, history = train_model(TRAIN, None, Choices("paper", epochs=1), out=tmp_path / "model", quiet=True)
+    reranker = Reranker("paper", epochs=1).fit(TRAIN, quiet=True)
+    reranker.save(tmp_path / "model")
     assert sorted(os.listdir(tmp_path)) == ["model"]
-    assert len(history.epochs) == 1
-    assert model.rank(VALID.batch()).shape == (60, 8)
-
-
-def test_a_folder_of_something_else_is_refused_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "photos").mkdir()
-    (tmp_path / "photos" / "cat.png").write_bytes(b"meow")
-    monkeypatch.setattr(Objective, "__call__", lambda *_: pytest.fail("the run began"))
-    for name in ("photos", "photos/cat.png"):
-        with pytest.raises(DataError, match="not a saved ranker"):
-            train_model(TRAIN, VALID, Choices(epochs=1), out=tmp_path / name, quiet=True)
+    assert len(reranker.history_.epochs) == 1
+    assert reranker.rank(VALID.batch()).shape == (60, 8)
 
 
 def test_a_run_that_could_not_be_saved_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def disk_full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(SlateModel, "save", disk_full)
-        with pytest.raises(OSError, match="No space"):
-            train_model(TRAIN, VALID, Choices(epochs=1), out=tmp_path / "model", quiet=True)
+    first = Reranker(epochs=1).fit(TRAIN, VALID, checkpoints=tmp_path, quiet=True)
     monkeypatch.setattr(Objective, "__call__", lambda *_: pytest.fail("an epoch was run again"))
-    train_model(TRAIN, VALID, Choices(epochs=1), out=tmp_path / "model", resume=True, quiet=True)
-    assert os.listdir(tmp_path) == ["model"]
+    again = Reranker(epochs=1).fit(TRAIN, VALID, checkpoints=tmp_path, resume=True, quiet=True)
+    assert weights(again.model_) == weights(first.model_)
+    assert again.history_ == first.history_
+
+
+def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("seq2slate.training.fit.FORMAT", 1)
+        Reranker(epochs=1).fit(TRAIN, VALID, checkpoints=tmp_path, quiet=True)
+    with pytest.raises(DataError, match="another version of seq2slate: remove it and train anew"):
+        Reranker(epochs=1).fit(TRAIN, VALID, checkpoints=tmp_path, resume=True, quiet=True)
 
 
 @pytest.mark.parametrize(("policy", "aim"), [("greedy", "loss"), ("reinforce", "reward")])
 def test_every_epoch_has_a_line(policy: Any, aim: str, capsys: pytest.CaptureFixture[str]) -> None:
-    config = replace(QUICK, objective=ObjectiveConfig(policy), measure="MRR")
-    history = fit(SlateModel.create(TRAIN, SMALL), TRAIN, VALID, config)
+    config = replace(QUICK, policy=policy, measure="MRR")
+    history = run_training(SlateModel.create(TRAIN, SMALL), TRAIN, VALID, config)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == len(history.epochs) == 3
     for number, (line, epoch) in enumerate(zip(lines, history.epochs, strict=True), start=1):
@@ -241,7 +239,7 @@ def test_the_learning_rate_warms_up_decays_and_falls_to_nothing() -> None:
     steps = 3 * -(-useful // 16)
     rates = [
         epoch["learning_rate"]
-        for epoch in fit(SlateModel.create(TRAIN, SMALL), TRAIN, VALID, config, quiet=True).epochs
+        for epoch in run_training(SlateModel.create(TRAIN, SMALL), TRAIN, VALID, config, quiet=True).epochs
     ]
     expected = [
         0.5 * min(1, (at + 1) / 4) * 0.5 ** (at // 10) * (1 - at / steps)
@@ -253,7 +251,7 @@ def test_the_learning_rate_warms_up_decays_and_falls_to_nothing() -> None:
 
 def test_the_learning_rate_falls_to_nothing_when_long_lists_make_more_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("seq2slate.data.batching.MAX_PAIRS", 100)  # one or two lists of 8 items in a batch
-    history = fit(SlateModel.create(TRAIN, SMALL), TRAIN, VALID, replace(QUICK, anneal=True), quiet=True)
+    history = run_training(SlateModel.create(TRAIN, SMALL), TRAIN, VALID, replace(QUICK, anneal=True), quiet=True)
     rates = [epoch["learning_rate"] / QUICK.learning_rate for epoch in history.epochs]
     assert rates == pytest.approx([2 / 3, 1 / 3, 0])
 
@@ -270,11 +268,13 @@ def test_gradients_are_clipped_and_weights_are_penalised(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(torch.optim.Adam, "step", note_norm)
     config = replace(QUICK, epochs=1, clip_norm=0.01, l2=0.25)
-    fit(SlateModel.create(TRAIN, SMALL), TRAIN, VALID, config, quiet=True)
+    run_training(SlateModel.create(TRAIN, SMALL), TRAIN, VALID, config, quiet=True)
     assert norms == pytest.approx([0.01] * len(norms), rel=1e-3)
 
 
 def test_tensorboard_gets_its_scalars(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
-    fit(SlateModel.create(TRAIN, SMALL), TRAIN, VALID, replace(QUICK, epochs=1), tensorboard=tmp_path, quiet=True)
+    run_training(
+        SlateModel.create(TRAIN, SMALL), TRAIN, VALID, replace(QUICK, epochs=1), tensorboard=tmp_path, quiet=True
+    )
     assert any("tfevents" in name for name in os.listdir(tmp_path))

@@ -16,6 +16,7 @@ from seq2slate.data.ranker import slates_from_scores
 from seq2slate.errors import UsageError
 from seq2slate.metrics import ndcg
 from seq2slate.training import losses
+from seq2slate.training.config import StepWeights
 from seq2slate.training.losses import (
     LOSSES,
     Loss,
@@ -404,7 +405,7 @@ def test_wrong_options_are_refused_with_what_would_be_right(call: Callable[[], A
         ("dcg", 2, [1, 1 / math.log2(3), 0, 0]),
     ],
 )
-def test_step_weights(kind: losses.StepWeights, k: int | None, expected: Row) -> None:
+def test_step_weights(kind: StepWeights, k: int | None, expected: Row) -> None:
     torch.testing.assert_close(step_weights(kind, 4, k=k), torch.tensor(expected, dtype=torch.float32))
 
 

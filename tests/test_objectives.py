@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import permutations
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,8 @@ from seq2slate.model.decoding import Decoded, decode, log_prob
 from seq2slate.model.inputs import NetworkInputs
 from seq2slate.model.network import NetworkConfig, SlateNetwork
 from seq2slate.training import objectives
-from seq2slate.training.objectives import Objective, ObjectiveConfig, steps_that_matter
+from seq2slate.training.config import Credit, Policy, TrainingConfig
+from seq2slate.training.objectives import Objective, steps_that_matter
 from tests import reference_network as slow
 from tests.reference_network import MIXED_LENGTHS, PLAIN
 
@@ -74,7 +76,7 @@ REWARDS = {"NDCG@10": ndcg(10), "NDCG@2": ndcg(2), "MRR": reciprocal_rank, "rank
 
 
 def value_of_slate(
-    config: ObjectiveConfig, labels: Sequence[float]
+    config: TrainingConfig, labels: Sequence[float]
 ) -> Callable[[list[slow.Scores], tuple[int, ...]], Tensor]:
     """Return what is minimised, as a function of the scores and the slate: the sequence loss, or minus the reward."""
     n_steps = 4 if config.k is None else config.k
@@ -90,7 +92,7 @@ def value_of_slate(
 
 
 @cache
-def exact_gradient(config: ObjectiveConfig, labels: Sequence[float]) -> Gradient:
+def exact_gradient(config: TrainingConfig, labels: Sequence[float]) -> Gradient:
     network, inputs = network_of_4_items()
     reference = slow.ReferenceNetwork(network)
     expected = slow.expectation(reference, slow.one_list(inputs, 0), value_of_slate(config, labels))
@@ -101,7 +103,7 @@ def exact_gradient(config: ObjectiveConfig, labels: Sequence[float]) -> Gradient
 
 
 def enumerated_gradient(
-    config: ObjectiveConfig, labels: Sequence[float], baseline: Sequence[float], monkeypatch: pytest.MonkeyPatch
+    config: TrainingConfig, labels: Sequence[float], baseline: Sequence[float], monkeypatch: pytest.MonkeyPatch
 ) -> Gradient:
     """Return Σ_π p(π) · the gradient that the objective gives when π is drawn, in float64."""
     network, inputs = network_of_4_items()
@@ -126,25 +128,25 @@ def give_slates(slates: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 CONFIGS = {
-    "cross-entropy": ObjectiveConfig(policy="sampling"),
-    "hinge": ObjectiveConfig(policy="sampling", loss="hinge"),
-    "dcg weights": ObjectiveConfig(policy="sampling", step_weights="dcg"),
-    "first 2": ObjectiveConfig(policy="sampling", k=2),
-} | {reward: ObjectiveConfig(policy="reinforce", reward=reward) for reward in REWARDS}
+    "cross-entropy": TrainingConfig(policy="sampling"),
+    "hinge": TrainingConfig(policy="sampling", loss="hinge"),
+    "dcg weights": TrainingConfig(policy="sampling", step_weights="dcg"),
+    "first 2": TrainingConfig(policy="sampling", k=2),
+} | {reward: TrainingConfig(policy="reinforce", reward=reward) for reward in REWARDS}
 
 
-def with_credit(config: ObjectiveConfig, credit: objectives.Credit) -> ObjectiveConfig:
-    return ObjectiveConfig(**{**vars(config), "credit": credit})
+def with_credit(config: TrainingConfig, credit: Credit) -> TrainingConfig:
+    return TrainingConfig(**{**vars(config), "credit": credit})
 
 
 @pytest.mark.parametrize(
     ("labels", "baseline"), [(CLICKS, [3.0, -2.0, 1.0, 7.0]), (GRADES, [0.0] * 4)], ids=["clicks", "grades"]
 )
-@pytest.mark.parametrize("credit", ["total", "to_go"])
+@pytest.mark.parametrize("credit", ["return", "reward-to-go"])
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_the_estimator_adds_up_to_the_exact_gradient(
-    config: ObjectiveConfig,
-    credit: objectives.Credit,
+    config: TrainingConfig,
+    credit: Credit,
     labels: tuple[float, ...],
     baseline: list[float],
     monkeypatch: pytest.MonkeyPatch,
@@ -153,20 +155,20 @@ def test_the_estimator_adds_up_to_the_exact_gradient(
     assert relative_gap(found, exact_gradient(config, labels)) < 1e-7  # the weights of the steps are float32
 
 
-@pytest.mark.parametrize("credit", ["total", "to_go"])
+@pytest.mark.parametrize("credit", ["return", "reward-to-go"])
 @pytest.mark.parametrize("policy_gradient_weight", [0.0, 0.5, 2.0])
-def test_another_weight_of_the_score_term_is_another_gradient(
-    credit: objectives.Credit, policy_gradient_weight: float, monkeypatch: pytest.MonkeyPatch
+def test_another_weight_of_the_policy_gradient_is_another_gradient(
+    credit: Credit, policy_gradient_weight: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = ObjectiveConfig(policy="sampling", credit=credit, policy_gradient_weight=policy_gradient_weight)
+    config = TrainingConfig(policy="sampling", credit=credit, policy_gradient_weight=policy_gradient_weight)
     found = enumerated_gradient(config, CLICKS, [0.0] * 4, monkeypatch)
-    assert relative_gap(found, exact_gradient(ObjectiveConfig(policy="sampling"), CLICKS)) > 0.01
+    assert relative_gap(found, exact_gradient(TrainingConfig(policy="sampling"), CLICKS)) > 0.01
 
 
 # The estimator, on slates that it draws
 
 
-def sampled_gradients(config: ObjectiveConfig, baseline: float, n_batches: int = 24, copies: int = 1500) -> Tensor:
+def sampled_gradients(config: TrainingConfig, baseline: float, n_batches: int = 24, copies: int = 1500) -> Tensor:
     """Return (batches, weights): the gradient of a batch that holds the list many times."""
     network, inputs = network_of_4_items()
     inputs = slow.some_lists(inputs, [0] * copies, 4)
@@ -191,32 +193,30 @@ def chi_square_per_weight(gradients: Tensor, expected: Tensor) -> float:
     return float((((gradients.mean(0) - expected) / errors)[counted] ** 2).mean())
 
 
-@pytest.mark.parametrize("credit", ["total", "to_go"])
+@pytest.mark.parametrize("credit", ["return", "reward-to-go"])
 @pytest.mark.parametrize(
     ("policy", "baseline"), [("sampling", 0.0), ("sampling", 2.0), ("reinforce", 0.0), ("reinforce", -0.7)]
 )
-def test_sampled_gradients_have_the_exact_mean(
-    policy: objectives.Policy, credit: objectives.Credit, baseline: float
-) -> None:
-    config = ObjectiveConfig(policy=policy, credit=credit)
-    expected = flat(exact_gradient(ObjectiveConfig(policy=policy), CLICKS))
+def test_sampled_gradients_have_the_exact_mean(policy: Policy, credit: Credit, baseline: float) -> None:
+    config = TrainingConfig(policy=policy, credit=credit)
+    expected = flat(exact_gradient(TrainingConfig(policy=policy), CLICKS))
     gradients = sampled_gradients(config, baseline)
     assert chi_square_per_weight(gradients, expected) < 4  # the mean gap is below 2 standard errors
     error = gradients.std(0).norm() / math.sqrt(len(gradients))
     assert error < 0.1 * expected.norm(), "too few samples to tell right from wrong"
 
 
-@pytest.mark.parametrize("credit", ["total", "to_go"])
-def test_sampled_gradients_without_the_score_term_do_not(credit: objectives.Credit) -> None:
-    expected = flat(exact_gradient(ObjectiveConfig(policy="sampling"), CLICKS))
-    config = ObjectiveConfig(policy="sampling", credit=credit, policy_gradient_weight=0.0)
+@pytest.mark.parametrize("credit", ["return", "reward-to-go"])
+def test_sampled_gradients_without_the_policy_gradient_do_not(credit: Credit) -> None:
+    expected = flat(exact_gradient(TrainingConfig(policy="sampling"), CLICKS))
+    config = TrainingConfig(policy="sampling", credit=credit, policy_gradient_weight=0.0)
     assert chi_square_per_weight(sampled_gradients(config, 0.0), expected) > 40
 
 
 def test_credit_to_go_is_less_noisy() -> None:
     spreads = [
-        sampled_gradients(ObjectiveConfig(policy="sampling", credit=credit), 0.0, n_batches=12).std(0).norm()
-        for credit in ("to_go", "total")
+        sampled_gradients(TrainingConfig(policy="sampling", credit=credit), 0.0, n_batches=12).std(0).norm()
+        for credit in ("reward-to-go", "return")
     ]
     assert spreads[0] < 0.8 * spreads[1]
 
@@ -237,7 +237,7 @@ def mixed_network(decoder: str) -> tuple[SlateNetwork, NetworkInputs]:
 @pytest.mark.parametrize("loss", slow.STEP_LOSSES)
 def test_the_greedy_gradient_is_that_of_the_loss_of_the_best_slates(loss: str, k: int | None) -> None:
     network, inputs = mixed_network("sequential")
-    objective = Objective(ObjectiveConfig(policy="greedy", loss=loss, step_weights="dcg", k=k))
+    objective = Objective(TrainingConfig(policy="greedy", loss=loss, step_weights="dcg", k=k))
     surrogate, values = objective(network, inputs, MIXED_LABELS, torch.Generator())
     reference, losses = slow.ReferenceNetwork(network), []
     for number in range(len(MIXED_LENGTHS)):
@@ -253,7 +253,7 @@ def test_the_greedy_gradient_is_that_of_the_loss_of_the_best_slates(loss: str, k
 
 def test_the_one_step_objective_is_the_loss_of_the_first_step() -> None:
     network, inputs = mixed_network("one-step")
-    surrogate, values = Objective(ObjectiveConfig())(network, inputs, MIXED_LABELS, torch.Generator())
+    surrogate, values = Objective(TrainingConfig())(network, inputs, MIXED_LABELS, torch.Generator())
     reference, losses = slow.ReferenceNetwork(network), []
     for number in range(len(MIXED_LENGTHS)):
         scores = reference.next_scores(reference.encode(slow.one_list(inputs, number)), [])
@@ -267,12 +267,12 @@ def test_the_one_step_objective_is_the_loss_of_the_first_step() -> None:
 @pytest.mark.parametrize("decoder", ["sequential", "one-step"])
 @pytest.mark.parametrize("lengths", [MIXED_LENGTHS, [0, 0], [3]])
 def test_lists_without_positives_or_items_give_no_gradient(
-    policy: objectives.Policy, decoder: str, lengths: Sequence[int]
+    policy: Policy, decoder: str, lengths: Sequence[int]
 ) -> None:
     network = mixed_network(decoder)[0]
     inputs = slow.random_inputs(PLAIN, lengths, seed=2)
     labels = torch.zeros(inputs.mask.shape)
-    surrogate, values = Objective(ObjectiveConfig(policy=policy))(network, inputs, labels, torch.Generator())
+    surrogate, values = Objective(TrainingConfig(policy=policy))(network, inputs, labels, torch.Generator())
     assert values.tolist() == [0.0] * len(lengths)
     assert flat(gradient_of(network, surrogate)).abs().max() == 0
 
@@ -292,7 +292,7 @@ def rewards_by_hand(slates: Tensor, labels: Tensor) -> Tensor:
 
 def test_the_moving_average_starts_at_the_first_mean_and_then_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     network, inputs = mixed_network("sequential")
-    objective = Objective(ObjectiveConfig(policy="reinforce", baseline_decay=0.75))
+    objective = Objective(TrainingConfig(policy="reinforce", baseline_decay=0.75))
     lists = MIXED_LABELS.any(1)  # those without positives do not count
     expected = math.nan
     for seed in range(3):
@@ -308,7 +308,7 @@ def test_the_moving_average_starts_at_the_first_mean_and_then_moves(monkeypatch:
 
 def test_each_step_has_its_own_average_over_the_lists_that_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
     network, inputs = slow.random_network(PLAIN, CONFIG, seed=4), slow.random_inputs(PLAIN, [3, 3], seed=5)
-    objective = Objective(ObjectiveConfig(policy="reinforce", credit="to_go", baseline_decay=0.5, reward="MRR"))
+    objective = Objective(TrainingConfig(policy="reinforce", credit="reward-to-go", baseline_decay=0.5, reward="MRR"))
     give_slates(torch.tensor([[0, 1, 2], [1, 0, 2]]), monkeypatch)
     objective(network, inputs, torch.tensor([[1.0, 0, 0], [1.0, 0, 0]]), torch.Generator())
     # slot 0: both lists, 1 and 1/2 to come; slot 1: only the second, 1/2 to come
@@ -323,7 +323,7 @@ def test_with_credit_to_go_a_choice_answers_for_the_losses_after_it(monkeypatch:
     network, inputs = network_of_4_items()
     slate = [2, 1, 0, 3]
     give_slates(torch.tensor([slate]), monkeypatch)
-    objective = Objective(ObjectiveConfig(policy="sampling", credit="to_go"))
+    objective = Objective(TrainingConfig(policy="sampling", credit="reward-to-go"))
     objective(network, inputs, torch.tensor([CLICKS]), torch.Generator())
     scores = slow.ReferenceNetwork(network).scores(slow.one_list(inputs, 0), slate)
     losses = [slow.cross_entropy(of_step, CLICKS).item() for of_step in scores]
@@ -332,7 +332,7 @@ def test_with_credit_to_go_a_choice_answers_for_the_losses_after_it(monkeypatch:
 
 def test_a_batch_without_positives_leaves_the_average_alone() -> None:
     network, inputs = mixed_network("sequential")
-    objective = Objective(ObjectiveConfig(policy="sampling"))
+    objective = Objective(TrainingConfig(policy="sampling"))
     objective(network, inputs, torch.zeros_like(MIXED_LABELS), torch.Generator())
     assert len(objective.baseline) == 0
     _, values = objective(network, inputs, MIXED_LABELS, torch.Generator())
@@ -349,7 +349,7 @@ def test_advantages_are_costs_less_the_average_over_their_spread(
     network, inputs = mixed_network("sequential")
     slates = slow.random_slates(MIXED_LENGTHS, max(MIXED_LENGTHS), seed=0)
     give_slates(slates, monkeypatch)
-    objective = Objective(ObjectiveConfig(policy="reinforce", normalise=normalise))
+    objective = Objective(TrainingConfig(policy="reinforce", normalise_advantages=normalise))
     objective.baseline = torch.tensor([-0.4])
     surrogate, _ = objective(network, inputs, MIXED_LABELS, torch.Generator())
     lists = MIXED_LABELS.any(1)
@@ -385,11 +385,11 @@ def test_steps_that_matter_end_with_the_last_positive() -> None:
 def test_stopping_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """The objective draws slates that stop; the values are those of the whole slates."""
     network, inputs = mixed_network("sequential")
-    objective, generator = Objective(ObjectiveConfig(policy="sampling")), torch.Generator().manual_seed(3)
+    objective, generator = Objective(TrainingConfig(policy="sampling")), torch.Generator().manual_seed(3)
     _, values = objective(network, inputs, MIXED_LABELS, generator)
     whole = decode(network, network.encode(inputs), generator=torch.Generator().manual_seed(3)).slates
     give_slates(whole, monkeypatch)
-    _, expected = Objective(ObjectiveConfig(policy="sampling"))(network, inputs, MIXED_LABELS, generator)
+    _, expected = Objective(TrainingConfig(policy="sampling"))(network, inputs, MIXED_LABELS, generator)
     torch.testing.assert_close(values, expected)
 
 
@@ -399,16 +399,16 @@ def test_stopping_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"policy": "random"}, "policy is 'random'; choose one of sampling, greedy, reinforce"),
-        ({"credit": "all"}, "credit is 'all'; choose one of total, to_go"),
-        ({"step_weights": "log"}, "step_weights is 'log'; choose one of uniform, dcg"),
+        ({"policy": "random"}, "no policy 'random'; choose one of sampling, greedy, reinforce"),
+        ({"credit": "all"}, "no credit 'all'; choose one of return, reward-to-go"),
+        ({"step_weights": "log"}, "no step_weights 'log'; choose one of uniform, dcg"),
         ({"baseline_decay": 1.0}, "below 1, got 1.0"),
-        ({"loss": "none"}, "unknown loss"),
-        ({"gamma": 2.0}, "gamma belongs to smooth-hinge"),
+        ({"loss": "none"}, "there is no loss"),
+        ({"gamma": 2.0}, "gamma is the sharpness of the smooth hinge"),
         ({"reward": "beauty"}, "unknown measure"),
         ({"reward": "P"}, "P@10"),
     ],
 )
-def test_wrong_options_are_refused(options: dict[str, object], message: str) -> None:
+def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        ObjectiveConfig(**options)  # type: ignore[arg-type]
+        TrainingConfig(**options)
