@@ -1,4 +1,4 @@
-"""What each step of a slate costs, given the labels, and what the whole slate costs (paper, section 3).
+"""Per-step losses, and the sequence loss of a slate (paper, section 3).
 
 Every loss is `f(scores, labels, *, mask) -> values`: scores, labels and mask broadcast to (..., N), values are (...).
 `mask` is True for the items that count, real and not yet placed. Their scores are finite; the scores of the others may
@@ -42,18 +42,31 @@ _PAIRS_AT_ONCE = 2**18
 
 
 class Loss(Protocol):
-    """The cost of one choice, for any number of choices at once."""
+    """A per-step loss, for any number of steps at once."""
 
     def __call__(self, scores: Tensor, labels: Tensor, *, mask: Tensor) -> Tensor:
-        """Return the losses (...) of scores, labels and mask that broadcast to (..., N)."""
+        """Return the loss of each step.
+
+        Args:
+            scores: (..., N) the scores of the items; only those in the mask must be finite.
+            labels: (..., N) clicks or grades, 0 or above.
+            mask: (..., N) True for the items that count: real and not yet placed.
+
+        Returns:
+            (...) the losses; 0 where no positive is left. The three arguments are broadcast.
+        """
         ...
 
 
-# The losses of a step
+# Per-step losses
 
 
 def cross_entropy(scores: Tensor, labels: Tensor, *, mask: Tensor) -> Tensor:
-    """Return -Σ ŷ_i log p_i: p is the softmax of the scores and ŷ the share of each label, over what is left.
+    """Return the cross-entropy of the softmax of the scores to the shares of the labels, over the items left.
+
+        L = -Σ_i ŷ_i log p_i,   p = softmax(s),   ŷ_i = y_i / Σ_j y_j
+
+    Arguments and result are those of `Loss`.
 
     >>> scores, labels = torch.tensor([2.0, 1.0, 5.0]), torch.tensor([1, 0, 0])
     >>> loss = cross_entropy(scores, labels, mask=torch.tensor([True, True, False]))
@@ -69,7 +82,11 @@ def cross_entropy(scores: Tensor, labels: Tensor, *, mask: Tensor) -> Tensor:
 
 
 def hinge(scores: Tensor, labels: Tensor, *, mask: Tensor) -> Tensor:
-    """Return max{0, 1 - the lowest score of a positive + the highest of the others}; 0 if there are no others.
+    """Return the hinge loss between the worst positive and the best other item; 0 if there are no others.
+
+        L = max{0, 1 - min_{y_i > 0} s_i + max_{y_j = 0} s_j}
+
+    Arguments and result are those of `Loss`.
 
     >>> mask = torch.tensor([True, True, True])
     >>> hinge(torch.tensor([2.0, 1.5, 0.0]), torch.tensor([1, 0, 0]), mask=mask)
@@ -81,9 +98,11 @@ def hinge(scores: Tensor, labels: Tensor, *, mask: Tensor) -> Tensor:
 
 
 def smooth_hinge(scores: Tensor, labels: Tensor, *, mask: Tensor, gamma: float = 1.0) -> Tensor:
-    """Return the hinge with each maximum and minimum smoothed, (1/γ) log(1 + Σ_{i,j} e^{γ (1 - s_i + s_j)}).
+    """Return the hinge loss with each maximum and minimum smoothed.
 
-    i runs over the positives and j over the others. It is never below the hinge, and tends to it as γ grows.
+        L = (1/γ) log(1 + Σ_{y_i > 0} Σ_{y_j = 0} e^{γ (1 - s_i + s_j)})
+
+    It is never below the hinge, and tends to it as `gamma` grows. The other arguments are those of `Loss`.
 
     >>> mask = torch.tensor([True, True])
     >>> loss = smooth_hinge(torch.tensor([2.0, 0.0]), torch.tensor([1, 0]), mask=mask)
@@ -99,9 +118,16 @@ def smooth_hinge(scores: Tensor, labels: Tensor, *, mask: Tensor, gamma: float =
 
 
 def list_net(scores: Tensor, labels: Tensor, *, mask: Tensor) -> Tensor:
-    """Return the cross-entropy of the softmax of the scores to the softmax of the labels (Cao et al. 2007, top one).
+    """Return the top-one ListNet loss (Cao et al. 2007): cross-entropy to the softmax of the labels.
 
-    Once no positive is left it is 0, like every loss here, and not the entropy of equal labels.
+        L = -Σ_i q_i log p_i,   p = softmax(s),   q = softmax(y)
+
+    Once no positive is left it is 0, like every loss here, and not the entropy of equal labels. Arguments and result
+    are those of `Loss`.
+
+    >>> loss = list_net(torch.tensor([0.0, 0.0]), torch.tensor([1, 0]), mask=torch.tensor([True, True]))
+    >>> torch.isclose(loss, torch.tensor(math.log(2)))
+    tensor(True)
     """
     shares = _lowest_unless(mask, labels.to(scores.dtype)).softmax(-1)
     any_positive = ((labels > 0) & mask).any(-1, keepdim=True)
@@ -109,18 +135,31 @@ def list_net(scores: Tensor, labels: Tensor, *, mask: Tensor) -> Tensor:
 
 
 def pairwise_logistic(scores: Tensor, labels: Tensor, *, mask: Tensor) -> Tensor:
-    """Return the mean of log(1 + e^-(s_i - s_j)) over all pairs with y_i > y_j; 0 if there are none.
+    """Return the RankNet loss (Burges et al. 2005): the mean over all pairs with y_i > y_j; 0 if there are none.
+
+        L = mean_{y_i > y_j} log(1 + e^{-(s_i - s_j)})
 
     It looks at N² pairs for each value, a few at a time; only the gradient (..., N) is kept for the backward pass.
+    Arguments and result are those of `Loss`.
+
+    >>> loss = pairwise_logistic(torch.tensor([2.0, 0.0]), torch.tensor([1, 0]), mask=torch.tensor([True, True]))
+    >>> torch.isclose(loss, torch.tensor(math.log(1 + math.exp(-2))))
+    tensor(True)
     """
     return _over_pairs(_pairwise_logistic, scores, labels, mask)
 
 
 def approximate_ndcg(scores: Tensor, labels: Tensor, *, mask: Tensor, temperature: float = 0.1) -> Tensor:
-    """Return 1 - NDCG of what is left, with ranks 1 + Σ_{j≠i} σ((s_j - s_i) / temperature) (Qin et al. 2010).
+    """Return 1 - NDCG of the items left, with smooth ranks (Qin et al. 2010).
 
-    The gain is the label itself, as in `seq2slate.metrics`. The lower the temperature, the closer to the true NDCG
-    and the flatter between its steps. It looks at N² pairs for each value, as `pairwise_logistic` does.
+        L = 1 - (1 / ideal DCG) Σ_i y_i / log2(1 + r_i),   r_i = 1 + Σ_{j≠i} σ((s_j - s_i) / temperature)
+
+    The lower the temperature, the closer to the true NDCG and the flatter between its steps. It looks at N² pairs for
+    each value, as `pairwise_logistic` does. The other arguments are those of `Loss`.
+
+    >>> loss = approximate_ndcg(torch.tensor([9.0, 0.0]), torch.tensor([1, 0]), mask=torch.tensor([True, True]))
+    >>> bool(loss < 1e-6)
+    True
     """
     if not temperature > 0:
         raise UsageError(f"temperature must be above 0, got {temperature}")
@@ -137,11 +176,11 @@ LOSSES: Mapping[str, Loss] = MappingProxyType(
         "approximate-ndcg": approximate_ndcg,
     }
 )
-"""Every loss by the name that the command line and a saved configuration give it."""
+"""Every per-step loss by name: a new one is added here, and nowhere else."""
 
 
 def make_loss(name: str, *, gamma: float | None = None) -> Loss:
-    """Return the loss of that name; `gamma` is the sharpness of the smooth hinge, 1 if None.
+    """Return the loss with a name in `LOSSES`; `gamma` is the sharpness of the smooth hinge, 1 if None.
 
     >>> make_loss("hinge") is hinge
     True
@@ -157,7 +196,7 @@ def make_loss(name: str, *, gamma: float | None = None) -> Loss:
     return partial(smooth_hinge, gamma=gamma)
 
 
-# The loss of a slate
+# The sequence loss
 
 
 def step_weights(kind: StepWeights, n_steps: int, *, k: int | None = None) -> Tensor:
@@ -195,9 +234,17 @@ def items_left(slates: Tensor, mask: Tensor) -> Tensor:
 
 
 def step_losses(scores: Tensor, labels: Tensor, slates: Tensor, mask: Tensor, *, loss: Loss) -> Tensor:
-    """Return (B, K): the loss of each step of the slates, over the items then left; 0 in a slot without an item.
+    """Return the loss of each step of given slates, over the items then left.
 
-    scores (B, K, N) are those from which step j chose; labels and mask are (B, N).
+    Args:
+        scores: (B, K, N) the scores from which each step chose.
+        labels: (B, N) clicks or grades.
+        slates: (B, K) indices into the lists, -1 in a slot without an item.
+        mask: (B, N) True for a real item.
+        loss: The per-step loss.
+
+    Returns:
+        (B, K) the losses; 0 in a slot without an item.
     """
     left = items_left(slates, mask) & (slates >= 0).unsqueeze(-1)
     return loss(scores, labels.unsqueeze(1), mask=left)
