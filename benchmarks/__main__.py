@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks import baselines, batches, clicks, latency, network, service
+from benchmarks.tables import print_table
 
 RESULTS = Path(__file__).with_name("results.json")
 BENCHMARKS = {
@@ -35,28 +34,14 @@ def main() -> None:
         "python": platform.python_version(),
         "numpy": np.__version__,
     }
-    console = Console()
     for title, run in BENCHMARKS.items():
-        if wanted not in title.lower():
-            continue
-        rows = run()
-        results[title] = rows
-        table = Table(*rows[0], title=title, title_justify="left")
-        for row in rows:
-            table.add_row(
-                *(
-                    f"{value:,.3g}" if isinstance(value, float) and abs(value) < 1000 else _text(value)
-                    for value in row.values()
-                )
-            )
-        console.print(table)
+        if wanted in title.lower():
+            rows = run()
+            results[title] = rows
+            print_table(title, rows)
     if not wanted:  # a part of the results is not the results
         RESULTS.write_text(json.dumps(results, indent=2) + "\n")
-        console.print(f"written to {RESULTS}")
-
-
-def _text(value: float | str) -> str:
-    return f"{value:,.0f}" if isinstance(value, float) else str(value)
+        print(f"written to {RESULTS}")
 
 
 if __name__ == "__main__":
