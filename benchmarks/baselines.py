@@ -1,14 +1,13 @@
-"""What our rankers of LightGBM and PyTorch cost over calling the library directly, on the same lists and rounds.
+"""The overhead of our LightGBM and PyTorch baselines over calling the library directly, with equal lists and rounds.
 
-Directly means: arrays that are at hand, one call of `lightgbm.train`, or a training loop as one would write it in
-PyTorch for lists of one length, without checks, progress, saving or a choice of the best epoch by our metrics (NDCG@10
-of the validation lists is computed every epoch all the same). Run with `python -m benchmarks.baselines`.
+Directly means: one call of `lightgbm.train` on arrays in memory, or a plain PyTorch training loop for lists of equal
+length, without input checks, progress, saving or early stopping (NDCG@10 of the validation lists is computed every
+epoch all the same). Run with `python -m benchmarks baselines`.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.tables import Rows
+from benchmarks.timing import best_seconds
 from seq2slate.baselines.neural import ListNet, RankNet
 from seq2slate.baselines.trees import LambdaMart, Mart, RandomForest
 from seq2slate.data.lists import ItemLists
@@ -31,14 +32,14 @@ FOREST = {
     "bagging_fraction": 0.632, "bagging_freq": 1, "feature_fraction_bynode": 0.3,
 }  # fmt: skip
 BAR = 1.1
-"""The longest that a ranker may take, with 1 for the library."""
+"""The longest that a baseline may take, as a multiple of the library's time."""
 
 
-def run(n_lists: int = 4000) -> list[dict[str, float | str]]:
-    """Return the best seconds of both ways for each ranker, measured in turns."""
+def run(n_lists: int = 4000) -> Rows:
+    """Return the best seconds of each baseline and of the library."""
     torch.set_num_threads(1)
     train, valid = (_lists(size, seed) for seed, size in enumerate((n_lists, n_lists // 8)))
-    ways: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+    pairs: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         "LambdaMART": (
             lambda: LambdaMart(trees=TREES).fit(train, valid),
             lambda: _lightgbm(train, valid, "lambdarank"),
@@ -51,25 +52,19 @@ def run(n_lists: int = 4000) -> list[dict[str, float | str]]:
         "RankNet": (lambda: RankNet(epochs=EPOCHS).fit(train, valid), lambda: _loop(train, valid, _ranknet_loss)),
         "ListNet": (lambda: ListNet(epochs=EPOCHS).fit(train, valid), lambda: _loop(train, valid, _listnet_loss)),
     }
-    return [_row(name, *pair) for name, pair in ways.items()]
-
-
-def _row(name: str, ours: Callable[[], object], direct: Callable[[], object]) -> dict[str, float | str]:
-    best = [np.inf, np.inf]
-    for _ in range(REPEATS):
-        for number, way in enumerate((ours, direct)):
-            began = time.perf_counter()
-            way()
-            best[number] = min(best[number], time.perf_counter() - began)
-    return {"ranker": name, "seconds": best[0], "library_seconds": best[1], "ratio": best[0] / best[1], "bar": BAR}
+    rows: Rows = []
+    for name, (ours, library) in pairs.items():
+        best = best_seconds({"seconds": ours, "library_seconds": library}, REPEATS)
+        rows.append({"ranker": name, **best, "ratio": best["seconds"] / best["library_seconds"], "bar": BAR})
+    return rows
 
 
 def _lists(size: int, seed: int) -> ItemLists:
-    """Return clicked lists of exactly N_ITEMS items, so that the direct way needs no padding."""
+    """Return clicked lists of exactly N_ITEMS items, so that the direct loop needs no padding."""
     lists = make_synthetic_lists(2 * size, items=2 * N_ITEMS, seed=seed)
     long = lists[lists.lengths >= N_ITEMS][:size]
     rows = (long.offsets[:-1, None] + np.arange(N_ITEMS)).ravel()
-    assert long.labels is not None, "generated lists have grades"
+    assert long.labels is not None, "make_synthetic_lists labels its lists"
     cut = ItemLists(long.features[rows], np.arange(len(long) + 1) * N_ITEMS, labels=long.labels[rows])
     return simulate_clicks(click_model("cascade"), cut, seed=seed)
 
@@ -86,14 +81,14 @@ def _lightgbm(
         "objective": objective, "num_leaves": 15, "learning_rate": 0.05, "min_data_in_leaf": 50,
         "feature_fraction": 0.5, "metric": "ndcg", "eval_at": [10], "label_gain": list(range(31)),
         "deterministic": True, "force_row_wise": True, "seed": 0, "verbosity": -1,
-        "num_threads": int(os.environ.get("OMP_NUM_THREADS") or 0),  # as many as ours take
+        "num_threads": int(os.environ.get("OMP_NUM_THREADS") or 0),  # as ours
     } | others  # fmt: skip
     stop = lightgbm.early_stopping(patience, verbose=False)
     return lightgbm.train(parameters, grow, num_boost_round=TREES, valid_sets=[check], callbacks=[stop])
 
 
 def _loop(train: ItemLists, valid: ItemLists, loss: Callable[[Tensor, Tensor], Tensor]) -> nn.Module:
-    """Train the network of `baselines.neural` as one would by hand."""
+    """Train the network of `baselines.neural` in a plain loop."""
     (x, y), (x_valid, y_valid) = _tensors(train), _tensors(valid)
     mean, deviation = x.mean((0, 1)), x.std((0, 1)) + 1e-6
     x, x_valid = (x - mean) / deviation, (x_valid - mean) / deviation
@@ -115,7 +110,7 @@ def _loop(train: ItemLists, valid: ItemLists, loss: Callable[[Tensor, Tensor], T
 
 
 def _tensors(lists: ItemLists) -> tuple[Tensor, Tensor]:
-    assert lists.labels is not None, "the lists are clicked"
+    assert lists.labels is not None, "simulate_clicks labels its lists"
     position = np.log1p(lists.positions.astype(np.float32))
     columns = np.column_stack([np.sign(lists.features) * np.log1p(np.abs(lists.features)), position])
     shape = (len(lists), N_ITEMS)
@@ -137,8 +132,3 @@ def _ndcg(scores: Tensor, labels: Tensor) -> Tensor:
     gains = labels.gather(1, scores.argsort(1, descending=True)[:, :10]) @ discounts
     ideal = labels.sort(1, descending=True).values[:, :10] @ discounts
     return (gains / ideal).nanmean()
-
-
-if __name__ == "__main__":
-    for row in run():
-        print(row)

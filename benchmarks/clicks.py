@@ -1,18 +1,19 @@
-"""How fast the simulated users click: diverse-clicks on lists of 25 items with 136 features, against obvious loops.
+"""The speed of simulated clicks: diverse-clicks on lists of 25 items with 136 features, against plain loops.
 
 The obvious loop goes through lists, pairs and slots in plain Python, with `math.dist` for the distance of a pair; it is
-the one that the tests compare with. The other loop takes the pairs of a list from NumPy and is otherwise the same.
-Run with `python -m benchmarks.clicks`.
+the reference of the tests. The other loop computes the distances of a list with NumPy and is otherwise the same.
+Run with `python -m benchmarks diverse-clicks`.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 
+from benchmarks.tables import Rows
+from benchmarks.timing import best_seconds
 from seq2slate.data.lists import ItemLists
 from seq2slate.simulation.click_models import DiverseClicks, simulate_clicks
 from tests import reference_clicks
@@ -21,27 +22,29 @@ from tests.reference_clicks import Row, SimilarPairs
 N_ITEMS, N_FEATURES = 25, 136
 REPEATS = 5
 BAR = 10.0
-"""How many times faster than the obvious loop the simulation has to be."""
+"""How many times faster than the obvious loop the simulation should be."""
 
 
-def run(n_lists: int = 500) -> list[dict[str, float | str]]:
-    """Return the best lists per second of each way, measured in turns so that a busy moment hits all of them."""
+def run(n_lists: int = 500) -> Rows:
+    """Return the lists per second of each implementation, and how many times faster seq2slate is."""
     lists = make_lists(n_lists)
-    ways: dict[str, Callable[[], list[float]]] = {
+    implementations: dict[str, Callable[[], list[float]]] = {
         "seq2slate": lambda: label_by_package(lists),
         "obvious loop": partial(label_by_loop, lists, reference_clicks.similar_pairs),
         "loop, NumPy distances": partial(label_by_loop, lists, similar_pairs_by_numpy),
     }
-    clicks = [way() for way in ways.values()]
+    clicks = [label() for label in implementations.values()]
     if any(other != clicks[0] for other in clicks):
-        raise AssertionError("the ways disagree about the clicks")
-    best = dict.fromkeys(ways, np.inf)
-    for _ in range(REPEATS):
-        for name, way in ways.items():
-            best[name] = min(best[name], seconds(way))
+        raise AssertionError("the implementations do not give the same clicks")
+    best = best_seconds(implementations, REPEATS)
     return [
-        {"way": name, "lists_per_second": n_lists / best[name], "speedup": best[name] / best["seq2slate"]}
-        for name in ways
+        {
+            "implementation": name,
+            "lists_per_second": n_lists / seconds,
+            "speedup": seconds / best["seq2slate"],
+            "bar": BAR if name == "obvious loop" else "",
+        }
+        for name, seconds in best.items()
     ]
 
 
@@ -59,7 +62,7 @@ def label_by_package(lists: ItemLists) -> list[float]:
 
 def label_by_loop(lists: ItemLists, find_similar: SimilarPairs) -> list[float]:
     grades = np.zeros(lists.n_items) if lists.labels is None else lists.labels
-    everything = [0.0] * N_ITEMS  # is observed: eta is 0
+    everything = [0.0] * N_ITEMS  # is examined: eta is 0
     labels: list[float] = []
     for start, end in zip(lists.offsets[:-1], lists.offsets[1:], strict=True):
         labels += reference_clicks.clicks(
@@ -81,23 +84,3 @@ def similar_pairs_by_numpy(rows: Sequence[Row], q: float) -> set[tuple[int, int]
     first, second = np.triu_indices(len(features), 1)
     is_similar = distances[first, second] <= np.quantile(distances[first, second], q)
     return set(zip(first[is_similar].tolist(), second[is_similar].tolist(), strict=True))
-
-
-def seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
-def main() -> None:
-    rows = run()
-    for row in rows:
-        print(f"{row['way']:24}{row['lists_per_second']:10,.0f} lists/s{row['speedup']:8.1f}x slower")
-    speedup = float(rows[1]["speedup"])
-    print(
-        f"{speedup:.1f} times as fast as the obvious loop; the bar is {BAR:g}: {'met' if speedup >= BAR else 'MISSED'}"
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,11 +1,11 @@
-"""Simulated experiments: whether the intervals hold what they promise, and how long one must wait.
+"""Simulated experiments: error rates and power of the intervals, and the sample sizes that they need.
 
-`python -m benchmarks.experiment` writes benchmarks/experiment.json and the pictures of docs/experiments.md. Units come
-back unequally often and differ in how readily they click, so the slates of a unit are not independent.
+`python -m benchmarks.experiment` writes benchmarks/experiment.json and the pictures of docs/experiments.md. Units
+return unequally often and differ in their click rates, so the slates of a unit are not independent.
 
-- A/A: 400 tests of an arm against itself, looked at 50 times.
-- A/B: 200 tests of a rate that is 5% higher, and 200 of one that is not, looked at 50 times.
-- Interleaving: two orders of generated lists, compared by two arms and by interleaving, by the same simulated users.
+- A/A: 400 tests of an arm against itself, with 50 looks each.
+- A/B: 200 tests with a click rate that is 5% higher, and 200 with equal rates, with 50 looks each.
+- Interleaving: two orders of synthetic lists, compared by an A/B test and by interleaving, with the same click model.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ LOOKS = 50
 Z = float(ndtri(0.975))
 
 
-# Units that come and come back
+# Units that return
 
 
 def simulate_arm(rng: np.random.Generator, *, units: int, ctr: float, looks: int, visits: float = 8) -> list[ArmCounts]:
     """Return the counts of an arm at every look.
 
-    Units arrive evenly over the test and then come back at random: some once, some dozens of times, `visits` times on
-    average (those after the end do not count). Their click rates have a Beta distribution around `ctr`.
+    Units arrive uniformly over the test and return at random: some once, some dozens of times, `visits` times on
+    average (visits after the end do not count). Their click rates have a Beta distribution around `ctr`.
     """
     n_visits = rng.geometric(1 / visits, units)
     unit = np.repeat(np.arange(units), n_visits)
@@ -90,28 +90,28 @@ def simulate_test(
 
 @dataclass(frozen=True)
 class Tests:
-    """Which tests (R, looks) found a difference by then, and how many slates (looks,) they had seen."""
+    """Which tests (R, looks) are significant at each look, and after how many slates (looks,) on average."""
 
     fixed: npt.NDArray[np.bool_]
     any_time: npt.NDArray[np.bool_]
     independent: npt.NDArray[np.bool_]
-    """By an interval that takes all slates for independent."""
+    """By an interval that ignores the clustering of slates by unit."""
     impressions: Doubles
 
     def rates(self) -> dict[str, float | None]:
-        """Return the shares of tests that found a difference, at the last look and at any."""
+        """Return the shares of tests that are significant at the last look, and at any look."""
         return {
-            "fixed, last look": float(self.fixed[:, -1].mean()),
-            "fixed, some look": float(self.fixed.any(axis=1).mean()),
-            "slates as independent, last look": float(self.independent[:, -1].mean()),
-            "any time, some look": float(self.any_time.any(axis=1).mean()),
+            "fixed-horizon, last look": float(self.fixed[:, -1].mean()),
+            "fixed-horizon, any look": float(self.fixed.any(axis=1).mean()),
+            "fixed-horizon, slates as independent, last look": float(self.independent[:, -1].mean()),
+            "always-valid, any look": float(self.any_time.any(axis=1).mean()),
         }
 
 
 def run_tests(
     *, runs: int, units: int, lift: float, seed: int, looks: int = LOOKS, expected_lift: float = EXPECTED_LIFT
 ) -> Tests:
-    """Simulate tests and look at each of them many times."""
+    """Simulate tests, and analyse each of them at every look."""
     rng = np.random.default_rng(seed)
     found = np.zeros((3, runs, looks), dtype=bool)
     impressions = np.zeros((runs, looks))
@@ -122,48 +122,48 @@ def run_tests(
             difference = compare(treated, control, expected_lift)
             if difference is not None:  # the first units may have no click at all
                 found[:, run, look] = (
-                    leaves_out_zero(difference.fixed),
-                    leaves_out_zero(difference.any_time),
+                    excludes_zero(difference.fixed),
+                    excludes_zero(difference.any_time),
                     abs(difference.value) > Z * independent_error(treated, control),
                 )
     return Tests(found[0], found[1], found[2], impressions.mean(axis=0))
 
 
-def leaves_out_zero(interval: Interval | None) -> bool:
-    """Say whether an interval finds a difference."""
+def excludes_zero(interval: Interval | None) -> bool:
+    """Say whether an interval is significant."""
     return interval is not None and not interval.low <= 0 <= interval.high
 
 
 def independent_error(*arms: ArmCounts) -> float:
-    """Return the standard error of the difference of two arms whose slates were independent."""
+    """Return the standard error of the difference of two arms as if all slates were independent."""
     rates = [(arm.clicks / arm.impressions, arm.impressions) for arm in arms]
     return sqrt(sum(rate * (1 - rate) / n for rate, n in rates))
 
 
-# Two orders of the same lists, compared in two ways
+# Two orders of the same lists, compared by an A/B test and by interleaving
 
 
 @dataclass(frozen=True)
 class Visits:
-    """Slates that were asked for: by whom, and of which list."""
+    """Requests for slates: the unit and the list of each."""
 
     unit: IntArray
     """(V,)"""
-    readiness: Doubles
-    """(V,) how readily the unit looks at anything, from 0 to 1."""
+    examination: Doubles
+    """(V,) the unit's factor on every examination probability, from 0 to 1."""
     lists: IntArray
     """(V,)"""
 
     @classmethod
     def draw(cls, rng: np.random.Generator, units: int, n_lists: int, visits: float = 8) -> Visits:
-        """Draw units that come unequally often."""
+        """Draw units that return unequally often."""
         unit = np.repeat(np.arange(units), rng.geometric(1 / visits, units))
-        readiness = rng.beta(2, 2, units)[unit]
-        return cls(unit, readiness, rng.integers(n_lists, size=len(unit)))
+        examination = rng.beta(2, 2, units)[unit]
+        return cls(unit, examination, rng.integers(n_lists, size=len(unit)))
 
 
 class Audience:
-    """Simulated users, and lists with a better order and a worse one."""
+    """A click model, and lists with a better and a worse order."""
 
     def __init__(self, n_lists: int, *, k: int, noise: float, seed: int):
         lists = reorder_lists(
@@ -181,20 +181,18 @@ class Audience:
     def clicks(self, visits: Visits, slates: IntArray, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
         """Return the clicks (V, K) on a slate for each visit."""
         draws = Draws(*rng.random((2, *slates.shape)))
-        draws = draws._replace(
-            observe=draws.observe / visits.readiness[:, None]
-        )  # sees each slot that much more rarely
+        draws = draws._replace(observe=draws.observe / visits.examination[:, None])
         return scan(self.user, slates, self.relevance[visits.lists], None, draws).clicks
 
 
 def unit_counts(audience: Audience, visits: Visits, order: IntArray, rng: np.random.Generator) -> IntArray:
-    """Return the slates and clicks (U, 2) of units who are shown one of the two orders."""
+    """Return the slates and clicks (U, 2) of units that are shown one of the two orders."""
     clicks = audience.clicks(visits, order[visits.lists], rng).sum(axis=1)
     return np.stack([np.bincount(visits.unit), np.bincount(visits.unit, clicks).astype(np.int64)], axis=1)
 
 
 def interleaved(audience: Audience, visits: Visits, rng: np.random.Generator) -> IntArray:
-    """Show every unit both orders on one slate; return (U, 2) its clicks for the worse and for the better."""
+    """Show every unit interleaved slates; return its clicks (U, 2) credited to the worse and to the better order."""
     pairs = zip(audience.worse[visits.lists].tolist(), audience.better[visits.lists].tolist(), strict=True)
     drafts = [
         interleave([i for i in worse if i >= 0], [i for i in better if i >= 0], len(worse), rng)
@@ -218,7 +216,7 @@ def arm_counts(table: IntArray) -> ArmCounts:
 
 
 def power_of_arms(better: IntArray, worse: IntArray, n: int, rng: np.random.Generator, runs: int) -> float:
-    """Return in which share of tests with n of the units, each drawn and dealt to an arm, the better order wins."""
+    """Return the share of A/B tests that find the better order, with n units drawn and assigned at random."""
     found = 0
     for _ in range(runs):
         n_treated = rng.binomial(n, 0.5)
@@ -230,16 +228,16 @@ def power_of_arms(better: IntArray, worse: IntArray, n: int, rng: np.random.Gene
 
 
 def power_of_interleaving(credits_of_units: IntArray, n: int, rng: np.random.Generator, runs: int) -> float:
-    """Return in which share of tests with n of the units, drawn again, the better order is preferred."""
+    """Return the share of interleaving tests that find the better order, with n units drawn at random."""
     found = (preference(credits_of_units[rng.integers(len(credits_of_units), size=n)]).fixed for _ in range(runs))
     return sum(interval is not None and interval.low > 0 for interval in found) / runs
 
 
 def study_interleaving(seed: int, *, units: int = 15_000, runs: int = 400) -> dict[str, Any]:
-    """Return how many slates both ways need to be as sure: for a power of 80% at the level of 5%.
+    """Return how many slates an A/B test and interleaving need for a power of 80% at the level of 5%.
 
-    Every unit is shown both orders with equal luck, so that their difference is known much better than any test of that
-    size could tell; a test then draws its units from these, and takes what each did in the arm it is dealt to.
+    Every unit is shown both orders with common random numbers, so the true difference is known precisely. A test draws
+    its units from these and takes the clicks of each in the arm to which it is assigned.
     """
     rng = np.random.default_rng(seed)
     audience = Audience(3000, k=10, noise=4.0, seed=seed)
@@ -254,31 +252,31 @@ def study_interleaving(seed: int, *, units: int = 15_000, runs: int = 400) -> di
     assert difference is not None
     assert preferred.estimate is not None
     assert preferred.fixed is not None
-    needed = {  # units: the squared standard error falls with their number, and two arms had twice as many
-        "two arms": 2 * units * needed_share(difference.value, difference.value - difference.fixed.low),
+    needed = {  # units: the squared standard error falls with their number, and the A/B test has two arms of them
+        "A/B test": 2 * units * needed_share(difference.value, difference.value - difference.fixed.low),
         "interleaving": units * needed_share(preferred.estimate, preferred.estimate - preferred.fixed.low),
     }
     powers = []
     for share in (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0):
-        for way, n_units in needed.items():
+        for method, n_units in needed.items():
             n = round(share * n_units)
             power = (
                 power_of_arms(better, worse, n, rng, runs)
-                if way == "two arms"
+                if method == "A/B test"
                 else power_of_interleaving(won, n, rng, runs)
             )
-            powers.append({"way": way, "slates": n * per_unit, "power": power})
+            powers.append({"method": method, "slates": n * per_unit, "power": power})
     return {
         "lift": difference.lift,
         "preference": preferred.estimate,
-        "slates needed": {way: n_units * per_unit for way, n_units in needed.items()},
-        "ratio": needed["two arms"] / needed["interleaving"],
+        "slates needed": {method: n_units * per_unit for method, n_units in needed.items()},
+        "ratio": needed["A/B test"] / needed["interleaving"],
         "powers": powers,
     }
 
 
 def needed_share(effect: float, half_width: float) -> float:
-    """Return how many times the units are needed to find an effect with 80% power, given half its 95% interval."""
+    """Return by what factor the number of units must change for a power of 80%, given half of a 95% interval."""
     return ((Z + float(ndtri(0.8))) / Z * half_width / effect) ** 2
 
 
@@ -286,12 +284,12 @@ def needed_share(effect: float, half_width: float) -> float:
 
 
 def waiting_picture(same: Tests, better: Tests) -> Any:
-    """Draw how many tests have found a difference by each look."""
+    """Draw the share of tests that are significant by each look."""
     lines = {
-        f"{LIFT:.0%} better, any-time interval": (better.any_time, better, True),
-        f"{LIFT:.0%} better, fixed interval at this look alone": (better.fixed, better, False),
-        "no difference, fixed interval looked at every time": (same.fixed, same, True),
-        "no difference, any-time interval": (same.any_time, same, True),
+        f"{LIFT:.0%} better, always-valid interval": (better.any_time, better, True),
+        f"{LIFT:.0%} better, fixed-horizon interval at this look only": (better.fixed, better, False),
+        "no difference, fixed-horizon interval at every look": (same.fixed, same, True),
+        "no difference, always-valid interval": (same.any_time, same, True),
     }
     rows = []
     for name, (found, tests, at_some_look) in lines.items():
@@ -301,22 +299,22 @@ def waiting_picture(same: Tests, better: Tests) -> Any:
             for slates, share in zip(tests.impressions.tolist(), shares.tolist(), strict=True)
         ]
     limit = alt.Chart(alt.InlineData(values=[{"share": 0.05}])).mark_rule(color=NEUTRAL, strokeDash=[2, 2])
-    chart = _lines(rows, list(lines), [GAIN, "#56B4E9", LOSS, NEUTRAL], "tests that found a difference")
+    chart = _lines(rows, list(lines), [GAIN, "#56B4E9", LOSS, NEUTRAL], "significant tests")
     return themed(
         alt.layer(chart, limit.encode(y="share:Q")),
-        "Looking at an experiment while it runs",
-        f"{len(same.fixed)} simulated tests each, {same.fixed.shape[1]} looks; the dotted line is the promised 5%.",
+        "Peeking at a running experiment",
+        f"{len(same.fixed)} simulated tests each, {same.fixed.shape[1]} looks; the dotted line is the level of 5%.",
     )
 
 
 def interleaving_picture(study: dict[str, Any]) -> Any:
-    """Draw the power of both ways against the number of slates."""
-    rows = [{"line": row["way"], "slates": row["slates"], "share": row["power"]} for row in study["powers"]]
-    chart = _lines(rows, ["interleaving", "two arms"], [GAIN, LOSS], "tests that found the better order", log=True)
+    """Draw the power of both methods against the number of slates."""
+    rows = [{"line": row["method"], "slates": row["slates"], "share": row["power"]} for row in study["powers"]]
+    chart = _lines(rows, ["interleaving", "A/B test"], [GAIN, LOSS], "power", log=True)
     return themed(
         chart,
-        "Two arms or one slate",
-        f"An order with {study['lift']:.1%} more clicks; 95% intervals, one look; 400 tests a point.",
+        "A/B test or interleaving",
+        f"An order with {study['lift']:.1%} more clicks; 95% fixed-horizon intervals; 400 tests a point.",
     )
 
 
@@ -359,7 +357,7 @@ def main() -> None:
 
 
 def slates_until_found(tests: Tests) -> dict[str, float | None]:
-    """Return after how many slates half and 80% of the tests have stopped, and those of a planned look as powerful."""
+    """Return the slates until half and 80% of the tests have stopped, and until a fixed horizon has a power of 80%."""
     stopped = np.maximum.accumulate(tests.any_time, axis=1).mean(axis=0)
     planned = tests.fixed.mean(axis=0)
     slates = tests.impressions
@@ -368,9 +366,9 @@ def slates_until_found(tests: Tests) -> dict[str, float | None]:
         return float(slates[(shares >= share).argmax()]) if (shares >= share).any() else None
 
     return {
-        "slates until half have stopped, any time": first(stopped, 0.5),
-        "slates until 80% have stopped, any time": first(stopped, 0.8),
-        "slates for a power of 80%, one planned look": first(planned, 0.8),
+        "slates until half have stopped, always-valid": first(stopped, 0.5),
+        "slates until 80% have stopped, always-valid": first(stopped, 0.8),
+        "slates for a power of 80%, fixed-horizon": first(planned, 0.8),
         "slates at the end": float(slates[-1]),
     }
 

@@ -1,9 +1,9 @@
-"""How the network compares with the base order, and with LambdaMART trained on the same clicks.
+"""The network against the base order and against LambdaMART trained on the same clicks.
 
-`python -m benchmarks.quality [diverse|similar] [--seeds N]`: 10,000 generated training lists of 25 items on average,
-ordered by cross-fitted ridge regressions of the grades and clicked on by a simulated user; 2,000 lists choose the
-epoch, and 10,000 others, read once, report. Written to benchmarks/quality-USER.json. With `--ablation` the preset is
-taken apart instead, on the validation lists alone.
+`python -m benchmarks.quality [diverse|similar] [--seeds N]`: synthetic lists of 25 items on average, in the base order
+of ridge regressions on the grades (out of fold for the training lists), with simulated clicks: 10,000 training lists,
+2,000 validation lists for early stopping, and 10,000 test lists, which are read once. Written to
+benchmarks/quality-USER.json. `--ablation` prints an ablation of the preset `default` on the validation lists instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from seq2slate.simulation.click_models import ClickModel
 def make_split(
     user: ClickModel, *, train: int = 10_000, valid: int = 2_000, test: int = 10_000, items: float = 25
 ) -> Split:
-    """Return clicked lists: no training list was ordered by a ranker that saw it."""
+    """Return clicked lists; the base order of every list comes from a ridge regression that was not fitted on it."""
     grades = [make_synthetic_lists(count, items=items, seed=seed) for seed, count in enumerate((train, valid, test))]
     base = RidgeRanker().fit(grades[0])
     orders = [
@@ -78,16 +78,16 @@ def main() -> None:
 
 
 def print_ablation(split: Split, seeds: int) -> None:
-    """Print the best validation NDCG@10 of the default preset, and of what is left when parts of it are taken away."""
+    """Print the best validation NDCG@10 of the preset `default`, and of variants without some of its parts."""
     no_likelihood = {"click_likelihood_weight": 0.0}
     no_interaction = {"resemblance": False, **no_likelihood}
     variants: dict[str, dict[str, Any]] = {
         "default": {},
         "greedy policy": {"policy": "greedy"},
         "one-step decoder": {"decoder": "one-step"},
-        "without the likelihood of the clicks": no_likelihood,
+        "without the click likelihood": no_likelihood,
         "without the interaction": no_interaction,
-        "without the interaction and the prior": {"base_prior": False, **no_interaction},
+        "without the interaction and the base prior": {"base_prior": False, **no_interaction},
     }
     base = evaluate({}, split.valid).row("base", "NDCG@10").mean
     print(f"base order: {base:.4f}")
@@ -100,7 +100,7 @@ def print_ablation(split: Split, seeds: int) -> None:
 
 
 def print_spread(result: Evaluation, decoder: str, seeds: int) -> None:
-    """Print the mean over seeds, and how far seeds differ."""
+    """Print the mean and the standard deviation over seeds."""
     values = [result.row(f"{decoder}, seed {seed}", "NDCG@10").mean for seed in range(seeds)]
     print(
         f"{decoder}: NDCG@10 {np.mean(values):.4f} over {seeds} seeds, standard deviation {np.std(values, ddof=1):.4f}"

@@ -1,10 +1,10 @@
 """The service under load: latency at 200 requests a second, and the highest rate that it keeps up with.
 
-A service runs in one process with its log on, this one sends requests of 10 items with 136 features over loopback HTTP.
-Arrivals are random (Poisson) and do not wait for answers; a latency counts from the moment when the request was due, so
-that a service that falls behind cannot hide it. The latencies are those of the best of some runs, and beside them
-stands what `GET /healthz`, which does nothing, takes in the same way: the share of HTTP, this client and the machine's
-moment. Run with `python -m benchmarks service`.
+A service runs in one process with its log on; this one sends requests of 10 items with 136 features over loopback HTTP.
+It is an open-loop load: Poisson arrivals that do not wait for responses. Latency counts from the time at which a
+request was due, so that a service that falls behind cannot hide it. The latencies are those of the best run. Beside
+them stands the latency of `GET /healthz`, which does no work: the share of HTTP, of the client and of the machine's
+current load. Run with `python -m benchmarks service`.
 """
 
 from __future__ import annotations
@@ -27,33 +27,34 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.latency import new_model
-from benchmarks.network import N_FEATURES, Rows
+from benchmarks.network import N_FEATURES
+from benchmarks.tables import Rows
 from seq2slate.training.config import configure
 
 N_ITEMS = 10
 RATE, P50_BAR, P99_BAR = 200, 3.0, 15.0
-"""Requests a second, and the milliseconds they may take."""
+"""Requests a second, and the milliseconds that they may take."""
 HIGHEST_P99 = 25.0
 STEP = 100
 """Requests a second between one attempt at the highest rate and the next."""
-SECONDS, SECONDS_OF_NOTHING, WARM_UP_SECONDS, SECONDS_A_RATE = 6.0, 2.0, 2.0, 4.0
+SECONDS, HEALTH_SECONDS, WARM_UP_SECONDS, ATTEMPT_SECONDS = 6.0, 2.0, 2.0, 4.0
 RUNS, ATTEMPTS = 5, 3
 CONNECTIONS = 64
-SECONDS_OF_SILENCE = 30.0
-"""After which an answer is not waited for any longer."""
-NOTHING = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+TIMEOUT = 30.0
+"""Seconds without any response, after which the run fails."""
+HEALTH_CHECK = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def run() -> Rows:
     """Return a row for each preset: latencies at the fixed rate, and the highest rate within its bar."""
     rows: Rows = []
     for preset in ("paper", "default"):
-        with served(preset) as url:
+        with served_preset(preset) as url:
             measure(url, RATE, WARM_UP_SECONDS)
             pairs = [
-                (_run_at(url, RATE, SECONDS), _run_at(url, RATE, SECONDS_OF_NOTHING, NOTHING)) for _ in range(RUNS)
+                (_run_at(url, RATE, SECONDS), _run_at(url, RATE, HEALTH_SECONDS, HEALTH_CHECK)) for _ in range(RUNS)
             ]
-            (p50, p99, _), (nothing, *_) = min(pairs)
+            (p50, p99, _), (health_p50, *_) = min(pairs)
             errors = sum(errors for (*_, errors), _ in pairs)
             rows.append(
                 {
@@ -64,7 +65,7 @@ def run() -> Rows:
                     "p99, ms": p99,
                     "bar, p99": P99_BAR,
                     "errors in all runs": errors,
-                    "p50 of /healthz, ms": nothing,
+                    "p50 of /healthz, ms": health_p50,
                     f"highest rate, p99 < {HIGHEST_P99:g} ms": highest_rate(url),
                 }
             )
@@ -72,7 +73,7 @@ def run() -> Rows:
 
 
 def highest_rate(url: str) -> int:
-    """Raise the rate until it is too much, in all of some attempts."""
+    """Raise the rate until the service misses the bar in all of ATTEMPTS attempts."""
     rate = 0
     while any(_is_held(url, rate + STEP) for _ in range(ATTEMPTS)):
         rate += STEP
@@ -80,7 +81,7 @@ def highest_rate(url: str) -> int:
 
 
 def _is_held(url: str, rate: int) -> bool:
-    _, p99, errors = _run_at(url, rate, SECONDS_A_RATE)
+    _, p99, errors = _run_at(url, rate, ATTEMPT_SECONDS)
     return not errors and p99 < HIGHEST_P99
 
 
@@ -92,23 +93,30 @@ def _run_at(url: str, rate: float, seconds: float, request: bytes | None = None)
 
 
 @contextmanager
-def served(preset: str) -> Iterator[str]:
+def served(*arguments: str) -> Iterator[str]:
+    """Run `seq2slate serve` with these arguments on a free port; yield its address."""
+    command = [sys.executable, "-m", "seq2slate.cli", "serve", *arguments, "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().split()[-1]
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def served_preset(preset: str) -> Iterator[str]:
+    """Serve an untrained network of a preset, with a log; yield the address."""
     with tempfile.TemporaryDirectory() as folder:
         new_model(configure(preset).network).save(Path(folder) / "model")
-        command = [sys.executable, "-m", "seq2slate.cli", "serve", f"{folder}/model"]
-        options = ["--log", f"{folder}/log.db", "--port", "0"]
-        with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            try:
-                yield process.stdout.readline().split()[-1]
-            finally:
-                process.terminate()
+        with served(f"{folder}/model", "--log", f"{folder}/log.db") as url:
+            yield url
 
 
 def measure(url: str, rate: float, seconds: float, request: bytes | None = None) -> tuple[list[float], int]:
-    """Return the milliseconds of every request, and how many were not answered with a logged slate of the model.
+    """Return the milliseconds of every request, and the number of errors.
 
-    With a `request` that is sent instead, an error is whatever is not 200.
+    An error is a response other than a logged slate of the model, or other than status 200 if a `request` is given.
     """
     rng = np.random.default_rng(0)
     bodies = [_request(rng, number) for number in range(64)] if request is None else [request]
@@ -117,14 +125,14 @@ def measure(url: str, rate: float, seconds: float, request: bytes | None = None)
     gc.freeze()
     try:
         with _Client(urlsplit(url).netloc) as client:
-            latencies, answers = client.send(bodies, waits)
+            latencies, responses = client.send(bodies, waits)
     finally:
         gc.unfreeze()
-    return latencies, sum(not _is_good(answer, with_slate=request is None) for answer in answers)
+    return latencies, sum(not _is_good(response, with_slate=request is None) for response in responses)
 
 
-def _is_good(answer: bytes, *, with_slate: bool) -> bool:
-    head, _, body = answer.partition(b"\r\n\r\n")
+def _is_good(response: bytes, *, with_slate: bool) -> bool:
+    head, _, body = response.partition(b"\r\n\r\n")
     if not head.startswith(b"HTTP/1.1 200") or not with_slate:
         return head.startswith(b"HTTP/1.1 200")
     slate = json.loads(body)
@@ -132,10 +140,10 @@ def _is_good(answer: bytes, *, with_slate: bool) -> bool:
 
 
 class _Client:
-    """Connections that stay open, for one request at a time each.
+    """A pool of keep-alive connections, one request at a time on each.
 
-    It shares the cores with the service, so it does nothing but send and receive: one thread, which waits in `select`
-    because that keeps time to the microsecond (epoll rounds to milliseconds), and looks at the answers afterwards.
+    It shares the cores with the service, so it only sends and receives: one thread, which waits in `select` because
+    that keeps time to the microsecond (epoll rounds to milliseconds). Responses are parsed afterwards.
     """
 
     def __init__(self, address: str) -> None:
@@ -155,44 +163,44 @@ class _Client:
         self._selector.close()
 
     def send(self, bodies: Sequence[bytes], waits: npt.NDArray[np.float64]) -> tuple[list[float], list[bytes]]:
-        """Send a request after each wait, whether or not those before are answered; return milliseconds and answers."""
+        """Send a request after each wait, answered or not; return milliseconds and responses."""
         due = (np.cumsum(waits) + time.perf_counter() + 0.05).tolist()
         latencies: list[float] = []
-        answers: list[bytes] = []
+        responses: list[bytes] = []
         sent = 0
-        moments: dict[socket.socket, float] = {}
+        due_at: dict[socket.socket, float] = {}
         received: dict[socket.socket, bytes] = {}
-        while len(answers) < len(due):
-            wait = SECONDS_OF_SILENCE
+        while len(responses) < len(due):
+            wait = TIMEOUT
             if sent < len(due) and self._free:
                 wait = due[sent] - time.perf_counter()
                 if wait <= 0:
                     connection = self._free.pop()
-                    moments[connection], received[connection] = due[sent], b""
+                    due_at[connection], received[connection] = due[sent], b""
                     connection.sendall(bodies[sent % len(bodies)])
                     sent += 1
             ready = self._selector.select(max(wait, 0.0))
-            if not ready and wait == SECONDS_OF_SILENCE:
-                raise TimeoutError(f"{len(moments)} requests are not answered")
+            if not ready and wait == TIMEOUT:
+                raise TimeoutError(f"{len(due_at)} requests got no response within {TIMEOUT:g} s")
             for key, _ in ready:
                 connection = cast(socket.socket, key.fileobj)
                 received[connection] = received.get(connection, b"") + _received(connection)
                 if _is_whole(received[connection]):
-                    latencies.append((time.perf_counter() - moments.pop(connection)) * 1e3)
-                    answers.append(received.pop(connection))
+                    latencies.append((time.perf_counter() - due_at.pop(connection)) * 1e3)
+                    responses.append(received.pop(connection))
                     self._free.append(connection)
-        return latencies, answers
+        return latencies, responses
 
 
 def _received(connection: socket.socket) -> bytes:
     chunk = connection.recv(65_536)
     if not chunk:
-        raise ConnectionError("the service hung up")
+        raise ConnectionError("the service closed the connection")
     return chunk
 
 
-def _is_whole(answer: bytes) -> bool:
-    head, separator, body = answer.partition(b"\r\n\r\n")
+def _is_whole(response: bytes) -> bool:
+    head, separator, body = response.partition(b"\r\n\r\n")
     length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
     return bool(separator) and len(body) >= int(length)
 

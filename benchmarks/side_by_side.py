@@ -16,12 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.checkouts import checkouts, new_parser, run_python
-from benchmarks.tables import print_table
+from benchmarks.tables import Rows, print_table
 
 RESULTS = Path(__file__).with_name("side_by_side.json")
 _LIST = "import json; from benchmarks.__main__ import BENCHMARKS; print(json.dumps(list(BENCHMARKS)))"
 _RUN = "import json, sys; from benchmarks.__main__ import BENCHMARKS; print(json.dumps(BENCHMARKS[sys.argv[1]]()))"
-Rows = list[dict[str, float | str]]
 Key = tuple[str, str]
 """The row of a figure, and its column."""
 
@@ -38,13 +37,12 @@ def figures(rows: Rows) -> Iterator[tuple[Key, float, float | None]]:
     (('10, all', 'share of matrix products'), 0.7, None)
     """
     for row in rows:
-        labels = {
-            name: value for index, (name, value) in enumerate(row.items()) if index == 0 or isinstance(value, str)
-        }
+        columns = [name for name in row if name.partition(",")[0] not in ("bar", "paper", "requests/s")]
+        labels = {name: row[name] for name in columns if name == columns[0] or isinstance(row[name], str)}
         label = ", ".join(f"{value:.4g}" if isinstance(value, float) else str(value) for value in labels.values())
-        for column, value in row.items():
-            if column not in labels and column.partition(",")[0] not in ("bar", "paper", "requests/s"):
-                yield (label, column), float(value), _bar(row, column)
+        for column in columns:
+            if column not in labels:
+                yield (label, column), float(row[column]), _bar(row, column)
 
 
 def _bar(row: dict[str, float | str], column: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Tables on the terminal."""
+"""The table of a benchmark, on the terminal."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
+
+Rows = list[dict[str, float | str]]
+"""The table of a benchmark: in each row the same columns, of which the first says what the row is about."""
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, object]]) -> None:

@@ -1,6 +1,6 @@
-"""A pointer network as one would write it from the textbook: what seq2slate's speed is compared with.
+"""A textbook pointer network in plain PyTorch: the reference for speed.
 
-nn.LSTM, an nn.LSTMCell loop, torch.tanh attention with W_enc e taken out of the loop, and autograd through the loop.
+nn.LSTM, an nn.LSTMCell loop, torch.tanh attention with W_enc e computed once outside of it, and autograd through it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TextbookPointerNetwork(nn.Module):
 def sampling_loss(
     network: TextbookPointerNetwork, items: Tensor, mask: Tensor, labels: Tensor, baseline: float
 ) -> Tensor:
-    """Return what to call `backward` on for the paper's sampling policy with cross-entropy."""
+    """Return the surrogate loss of the paper's sampling policy with per-step cross-entropy."""
     slates, scores = network(items, mask, sample=True)
     log_p = scores.log_softmax(2)
     losses, left = [], labels

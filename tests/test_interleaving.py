@@ -143,6 +143,6 @@ def test_interleaving_needs_far_fewer_slates_than_two_arms() -> None:
     planned = [
         row["power"]
         for row in study["powers"]
-        if row["slates"] == pytest.approx(study["slates needed"][row["way"]], rel=0.02)
+        if row["slates"] == pytest.approx(study["slates needed"][row["method"]], rel=0.02)
     ]
     assert planned == pytest.approx([0.8, 0.8], abs=0.15)

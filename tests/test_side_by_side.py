@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import checkouts, side_by_side, size
+from benchmarks.tables import Rows
 
 BEFORE, AFTER = Path("before"), Path("after")
 
@@ -19,7 +20,7 @@ def test_the_examples_hold() -> None:
 
 
 def run_with(
-    monkeypatch: pytest.MonkeyPatch, title: str, outputs: dict[Path, list[side_by_side.Rows]]
+    monkeypatch: pytest.MonkeyPatch, title: str, outputs: dict[Path, list[Rows]]
 ) -> list[dict[str, float | str | None]]:
     """Compare two checkouts whose benchmark answers these rows, repeat by repeat."""
     answers = {tree: iter(rows) for tree, rows in outputs.items()}
@@ -29,7 +30,7 @@ def run_with(
 
 
 def test_a_speed_up_is_best_when_high_and_a_time_when_low(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rows(ratio: float, seconds: float) -> side_by_side.Rows:
+    def rows(ratio: float, seconds: float) -> Rows:
         return [{"items": 10, "ours, ms": seconds, "ratio": ratio, "bar": 2.0}]
 
     outputs = {BEFORE: [rows(2.0, 4.0), rows(3.0, 5.0)], AFTER: [rows(1.5, 8.0), rows(1.0, 6.0)]}
@@ -39,13 +40,13 @@ def test_a_speed_up_is_best_when_high_and_a_time_when_low(monkeypatch: pytest.Mo
 
 
 def test_a_cost_holds_its_bar_from_below(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows: side_by_side.Rows = [{"what": "training", "ratio": 1.7, "bar": 2.5, "paper": 4.0}]
+    rows: Rows = [{"what": "training", "ratio": 1.7, "bar": 2.5, "paper": 4.0}]
     (row,) = run_with(monkeypatch, "Cost of sequential decoding", {BEFORE: [rows], AFTER: [rows]})
     assert (row["bar"], row["remark"]) == (2.5, "held")
 
 
 def test_a_figure_that_only_one_checkout_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    outputs: dict[Path, list[side_by_side.Rows]] = {
+    outputs: dict[Path, list[Rows]] = {
         BEFORE: [[{"ranker": "MART", "seconds": 1.0}]],
         AFTER: [[{"ranker": "GBRT", "seconds": 2.0}]],
     }
