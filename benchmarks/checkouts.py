@@ -11,16 +11,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def run_python(tree: Path, *arguments: str) -> str:
+def run_python(tree: Path, *arguments: str, check: bool = True) -> str:
     """Return what `python ARGUMENTS` prints with the package of a checkout, in its folder, on one thread.
 
-    If it fails, this process ends too, with the end of its error output.
+    If it fails and is to be checked, this process ends too, with the end of its error output.
     """
     environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, *arguments], cwd=tree, env=environment, capture_output=True, text=True, check=False
     )
-    if done.returncode:
+    if check and done.returncode:
         raise SystemExit(f"{tree}: python {' '.join(arguments)} failed:\n{(done.stderr or done.stdout)[-2000:]}")
     return done.stdout
 

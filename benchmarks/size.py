@@ -71,12 +71,10 @@ def sizes(tree: Path) -> dict[str, str]:
 
 
 def count_tests(tree: Path) -> str:
-    """Return how many tests pytest collects."""
-    output = run_python(
-        tree, "-m", "pytest", "--collect-only", "-q", "-m", "slow or not slow", "-p", "no:cacheprovider"
-    )
-    found = re.search(r"^(\d+) tests collected", output, re.MULTILINE)
-    return f"{int(found[1]):,}" if found else output.splitlines()[-1]
+    """Return how many tests pytest collects, and its errors if there are any."""
+    options = ["--collect-only", "-q", "-m", "slow or not slow", "-p", "no:cacheprovider"]
+    last_line = run_python(tree, "-m", "pytest", *options, check=False).splitlines()[-1]
+    return last_line.replace(" tests collected", "").partition(" in ")[0]
 
 
 def count_duplicates(folder: Path) -> str:
