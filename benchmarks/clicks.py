@@ -71,8 +71,8 @@ def label_by_loop(lists: ItemLists, find_similar: SimilarPairs) -> list[float]:
             (grades[start:end] >= 2).tolist(),
             range(end - start),
             eta=0.0,
-            observe=everything,
-            decide=everything,
+            examine=everything,
+            click=everything,
             find_similar=find_similar,
         )
     return labels

@@ -181,7 +181,7 @@ class Audience:
     def clicks(self, visits: Visits, slates: IntArray, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
         """Return the clicks (V, K) on a slate for each visit."""
         draws = Draws(*rng.random((2, *slates.shape)))
-        draws = draws._replace(observe=draws.observe / visits.examination[:, None])
+        draws = draws._replace(examine=draws.examine / visits.examination[:, None])
         return scan(self.user, slates, self.relevance[visits.lists], None, draws).clicks
 
 

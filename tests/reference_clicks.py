@@ -1,4 +1,4 @@
-"""The simulated users once more, slow and obvious: one list, one pair, one slot at a time, in plain Python."""
+"""The click models once more, slow and obvious: one list, one pair, one slot at a time, in plain Python."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ def similar_pairs(rows: Sequence[Row], q: float) -> set[tuple[int, int]]:
 
 
 def clicks(
-    user: str,
+    model: str,
     rows: Sequence[Row],
     relevant: Sequence[bool],
     slate: Sequence[int],
@@ -33,26 +33,26 @@ def clicks(
     eta: float,
     q: float = 0.5,
     noise: float = 0.1,
-    observe: Sequence[float],
-    decide: Sequence[float],
+    examine: Sequence[float],
+    click: Sequence[float],
     find_similar: SimilarPairs = similar_pairs,
 ) -> list[bool]:
-    """Return whether each slot is clicked; `observe` and `decide` are the uniform draws of the slots."""
-    similar = find_similar(rows, q) if user in ("diverse", "similar") else set()
+    """Return whether each slot is clicked; `examine` and `click` are the uniform draws of the slots."""
+    similar = find_similar(rows, q) if model in ("diverse", "similar") else set()
     clicked: list[int] = []
     at_slot = []
     for slot, item in enumerate(slate):
         is_clicked = False
-        if item >= 0 and observe[slot] < 1 / (slot + 1) ** eta:
+        if item >= 0 and examine[slot] < 1 / (slot + 1) ** eta:
             near = any((item, other) in similar or (other, item) in similar for other in clicked)
-            if user == "cascade":
+            if model == "cascade":
                 is_clicked = relevant[item]
-            elif user == "diverse":
+            elif model == "diverse":
                 is_clicked = relevant[item] and not near
-            elif user == "similar":
+            elif model == "similar":
                 is_clicked = relevant[item] or near
-            elif user == "position":
-                is_clicked = relevant[item] or decide[slot] < noise
+            elif model == "position":
+                is_clicked = relevant[item] or click[slot] < noise
         if is_clicked:
             clicked.append(item)
         at_slot.append(is_clicked)

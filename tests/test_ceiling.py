@@ -9,7 +9,7 @@ from seq2slate.baselines.order import BaseOrder, RandomOrder
 from seq2slate.data.lists import IntArray, ItemLists
 from seq2slate.data.ranker import Ranker
 from seq2slate.errors import DataError, UsageError
-from seq2slate.simulation.click_models import USERS, ClickModel, click_model, similar_items
+from seq2slate.simulation.click_models import CLICK_MODELS, ClickModel, click_model, similar_items
 from tests import reference_clicks
 from tests.checks import mixed_lists
 
@@ -62,8 +62,8 @@ def enumerated_clicks(name: str, user: ClickModel, lists: ItemLists, number: int
                         eta=0,
                         q=user.q or 0,
                         noise=0.5,
-                        observe=[0.0 if is_observed else 1.0 for is_observed in observed],
-                        decide=[0.0 if is_mistaken else 1.0 for is_mistaken in mistaken],
+                        examine=[0.0 if is_observed else 1.0 for is_observed in observed],
+                        click=[0.0 if is_mistaken else 1.0 for is_mistaken in mistaken],
                     )
                 )
     return rates
@@ -76,7 +76,7 @@ def _either(probability: float, happens: bool) -> float:
 # The exact expectation
 
 
-@pytest.mark.parametrize("name", USERS)
+@pytest.mark.parametrize("name", CLICK_MODELS)
 def test_expected_clicks_equal_the_sum_over_all_that_can_happen(name: str) -> None:
     user = click_model(name, eta=0.4)
     lists = small_lists(3, 4, seed=0)
@@ -101,7 +101,7 @@ def values(slates: IntArray, user: ClickModel, lists: ItemLists) -> Doubles:
     return np.concatenate(clicks)
 
 
-@pytest.mark.parametrize("name", USERS)
+@pytest.mark.parametrize("name", CLICK_MODELS)
 @pytest.mark.parametrize("k", [2, 5])
 def test_exact_slates_are_the_best_of_all(name: str, k: int) -> None:
     """Every slate, each by its sum over everything that can happen; 5 slots are more than there are items."""
@@ -114,7 +114,7 @@ def test_exact_slates_are_the_best_of_all(name: str, k: int) -> None:
         assert found[number] == pytest.approx(best, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", USERS)
+@pytest.mark.parametrize("name", CLICK_MODELS)
 def test_beam_search_comes_close_to_the_best_and_never_above(name: str) -> None:
     user = click_model(name)
     lists = small_lists(40, 6, seed=2)
@@ -159,7 +159,7 @@ def test_sampled_states_lose_little() -> None:
     assert sampled.mean() > 0.99 * enumerated.mean()
 
 
-@pytest.mark.parametrize("name", USERS)
+@pytest.mark.parametrize("name", CLICK_MODELS)
 def test_no_other_order_expects_more_clicks(name: str) -> None:
     user = click_model(name, eta=0.2)
     lists = small_lists(30, 12, seed=5)
@@ -198,7 +198,7 @@ def test_the_ceiling_says_what_it_is() -> None:
 # The ceiling of logged labels
 
 
-@pytest.mark.parametrize("name", USERS)
+@pytest.mark.parametrize("name", CLICK_MODELS)
 def test_logged_clicks_equal_the_sum_over_all_that_can_happen(name: str) -> None:
     user = click_model(name, eta=0.4)
     repeats = 20_000
@@ -209,7 +209,7 @@ def test_logged_clicks_equal_the_sum_over_all_that_can_happen(name: str) -> None
     np.testing.assert_allclose(found, expected, atol=1e-12 if exact else 4 * 0.5 / np.sqrt(repeats))
 
 
-@pytest.mark.parametrize("name", USERS)
+@pytest.mark.parametrize("name", CLICK_MODELS)
 def test_no_other_order_has_a_higher_expected_dcg_of_the_log(name: str) -> None:
     user = click_model(name)
     lists = small_lists(3, 4, seed=8)

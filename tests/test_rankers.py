@@ -12,13 +12,13 @@ from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
 from seq2slate.baselines.order import BaseOrder, RandomOrder
 from seq2slate.data.lists import Batch, IntArray, ItemLists
 from seq2slate.data.ranker import Ranker, slates_from_scores
-from seq2slate.simulation.click_models import USERS, click_model
+from seq2slate.simulation.click_models import CLICK_MODELS, click_model
 from tests.checks import check_ranker, mixed_lists
 
 
 def rankers() -> dict[str, Ranker]:
     found: dict[str, Ranker] = {"base": BaseOrder(), "random": RandomOrder(seed=3)}
-    for name in USERS:
+    for name in CLICK_MODELS:
         user = click_model(name)
         found[f"logged {name}"] = LoggedCeiling(user, repeats=40)
         found[f"shown {name}"] = ShownCeiling(user, k=4, exact_slates=60)

@@ -190,8 +190,8 @@ def test_clicks_are_those_of_the_user_with_the_draws_of_each_request(alone: Visi
             [grade >= 2 for grade in one.labels.tolist()],
             shown,
             eta=0.3,
-            observe=draws[:, 0].tolist(),
-            decide=draws[:, 1].tolist(),
+            examine=draws[:, 0].tolist(),
+            click=draws[:, 1].tolist(),
         )
         assert [item in logged.clicks for item in shown] == expected, number
 

@@ -23,14 +23,14 @@ import numpy as np
 
 from seq2slate.baselines.order import list_keys
 from seq2slate.data.lists import Batch, BoolArray, IntArray
-from seq2slate.data.ranker import NO_ITEM, slates_from_scores, slot_of_item
+from seq2slate.data.ranker import NO_ITEM, base_slates, complete_slates, empty_slates, slates_from_scores
 from seq2slate.errors import DataError, UsageError
 from seq2slate.simulation.click_models import (
     ClickModel,
     Doubles,
     bounded_batches,
     draw,
-    observation_probability,
+    examination_probability,
     scan,
     similar_items,
 )
@@ -61,10 +61,9 @@ class LoggedCeiling:
         expected = np.zeros(batch.mask.shape)
         repeats = 1 if self.user.q is None else self.repeats
         for part in bounded_batches(batch.lists, repeats):
-            base_order = slates_from_scores(np.zeros(part.mask.shape), part.mask)
             draws = draw([(self.seed, key) for key in list_keys(part.lists)], part.n_slots, repeats)
             similar = None if self.user.q is None else similar_items(part.lists, self.user.q)
-            scans = scan(self.user, base_order, _relevance_probability(part), similar, draws)
+            scans = scan(self.user, base_slates(part.mask), _relevance_probability(part), similar, draws)
             expected[part.index, : part.n_slots] = scans.probability.mean(axis=0)
         return expected
 
@@ -117,24 +116,21 @@ class ShownCeiling:
         q = self.user.q
         if q is None:
             return slates_from_scores(probability, batch.mask, k)
-        slates = np.full((len(batch), min(self.k, batch.n_slots)), NO_ITEM)
+        slates = empty_slates(batch.lists.lengths, self.k)
         is_exact = np.array([self._is_exact(length) for length in batch.lists.lengths.tolist()], dtype=bool)
         for fill, chosen in ((self._best, is_exact), (self._search, ~is_exact)):
             numbers = np.flatnonzero(chosen)
             for part in bounded_batches(batch.lists[numbers], self.beam * self.states):
                 filled = fill(part, similar_items(part.lists, q))
                 slates[numbers[part.index], : filled.shape[1]] = filled
-        slots = slot_of_item(slates, batch.mask)
-        is_placed = slots < batch.n_slots
-        scores = np.where(is_placed, 1 + batch.n_slots - slots, probability)
-        return slates_from_scores(scores, batch.mask, k)
+        return complete_slates(slates, batch.mask, probability, k)
 
     def _is_exact(self, length: int) -> bool:
         return math.perm(length, min(self.k, length)) <= self.exact_slates
 
     def _best(self, part: Batch, similar: BoolArray) -> IntArray:
         """Return the best of all slates (B, K) of each list."""
-        slates = np.full((len(part), min(self.k, part.n_slots)), NO_ITEM)
+        slates = empty_slates(part.lists.lengths, self.k)
         probability = _relevance_probability(part)
         for number, length in enumerate(part.lists.lengths.tolist()):
             candidates = np.array(list(permutations(range(length), min(self.k, length))), dtype=np.int64)
@@ -147,7 +143,7 @@ class ShownCeiling:
         """Return the best slates (B, K) that a beam search finds."""
         user, rows = self.user, np.arange(len(part))[:, None]
         probability = _relevance_probability(part)
-        attention = observation_probability(min(self.k, part.n_slots), user.eta)
+        attention = examination_probability(min(self.k, part.n_slots), user.eta)
         beam = _Beam.at_start(part.mask)
         for slot, seen in enumerate(attention):
             beam = beam.extend(seen * beam.states.click_probability(user, probability[:, None]), self.beam)
@@ -162,7 +158,7 @@ class ShownCeiling:
         n_states = chance.shape[-1]
         if 2 * n_states <= self.states:
             return states.branch(chance, similar)
-        luck = draw([(self.seed, key, slot) for key in list_keys(part.lists)], 1, n_states).decide[:, :, 0].T
+        luck = draw([(self.seed, key, slot) for key in list_keys(part.lists)], 1, n_states).click[:, :, 0].T
         return states.sample(luck[:, None] < chance, similar)
 
 
@@ -173,7 +169,7 @@ def expected_clicks(user: ClickModel, slates: IntArray, probability: Doubles, si
     """
     clicks = np.zeros(len(slates))
     states = _States.at_start(len(slates), slates.shape[1])  # over slots here, not over items
-    for slot, seen in enumerate(observation_probability(slates.shape[1], user.eta)):
+    for slot, seen in enumerate(examination_probability(slates.shape[1], user.eta)):
         items = slates[:, slot, None]
         chance = seen * user.click_probability(probability[items], states.near_clicked[..., slot])
         clicks += (states.probability * chance).sum(axis=-1)

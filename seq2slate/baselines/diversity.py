@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from seq2slate.data.features import FeatureTransform, Scaling
 from seq2slate.data.lists import Batch, IntArray, ItemLists
-from seq2slate.data.ranker import NO_ITEM
+from seq2slate.data.ranker import empty_slates
 from seq2slate.errors import DataError, UsageError
 from seq2slate.estimator import Estimator
 from seq2slate.metrics import Measure
@@ -130,7 +130,7 @@ class Diversifier(Estimator):
 
     def rank(self, batch: Batch, k: int | None = None) -> IntArray:
         """Place items one by one, each time the one that adds most."""
-        slates = np.full((len(batch), batch.n_slots), NO_ITEM)[:, :k]
+        slates = empty_slates(batch.lists.lengths, k)
         for group in self._groups(batch.lists, self.transform_):
             placed = self._fill(group, self.trade_off_, k)
             slates[group.members, : placed.shape[1]] = placed

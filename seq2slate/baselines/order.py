@@ -8,7 +8,7 @@ from hashlib import blake2b
 import numpy as np
 
 from seq2slate.data.lists import Batch, IntArray, ItemLists
-from seq2slate.data.ranker import slates_from_scores
+from seq2slate.data.ranker import base_slates, slates_from_scores
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class BaseOrder:
 
     def rank(self, batch: Batch, k: int | None = None) -> IntArray:
         """Return slates (B, K) that keep the order given."""
-        return slates_from_scores(np.zeros(batch.mask.shape), batch.mask, k)
+        return base_slates(batch.mask, k)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,17 @@ from seq2slate.baselines.registry import (
     make_estimator,
     parse_rankers,
 )
-from seq2slate.cli.options import INTERRUPTED, AsJson, Eta, Quantile, RelevantFrom, Seed, UserName, derived_from
+from seq2slate.cli.options import (
+    DIVERSE,
+    INTERRUPTED,
+    AsJson,
+    ClickModelName,
+    Eta,
+    Quantile,
+    RelevantFrom,
+    Seed,
+    derived_from,
+)
 from seq2slate.data.files import is_split_folder, read, read_split, write, write_split
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import reorder_lists
@@ -124,7 +134,7 @@ def simulate(
         str, typer.Argument(metavar="IN", help="Lists with grades, in base order unless --ranker is given.")
     ],
     out: Annotated[Path, typer.Argument(help="File to write, with clicks as labels and the grades kept beside them.")],
-    user: Annotated[UserName, typer.Option(help="Who looks at the lists.")] = UserName.diverse,
+    user: Annotated[ClickModelName, typer.Option(help="Who looks at the lists.")] = DIVERSE,
     eta: Eta = None,
     q: Quantile = None,
     relevant_from: RelevantFrom = None,
@@ -150,7 +160,7 @@ def evaluate(
         list[str] | None,
         typer.Option(help="NAME=FOLDER, or base, random, ceiling-logged, ceiling-shown; may be given several times."),
     ] = None,
-    user: Annotated[UserName | None, typer.Option(help="Show this simulated user the new slates, too.")] = None,
+    user: Annotated[ClickModelName | None, typer.Option(help="Show this simulated user the new slates, too.")] = None,
     eta: Eta = None,
     q: Quantile = None,
     relevant_from: RelevantFrom = None,

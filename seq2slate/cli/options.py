@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin
 import typer
 
 from seq2slate.options import Option
+from seq2slate.simulation.click_models import CLICK_MODELS
 
 Eta = Annotated[float | None, typer.Option(min=0, help="Position i is seen with probability 1 / i^eta.")]
 Quantile = Annotated[
@@ -23,15 +24,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 INTERRUPTED = 130
 """The exit code that shells know for Ctrl-C."""
 
-
-class UserName(StrEnum):
-    """The simulated users."""
-
-    cascade = "cascade"
-    diverse = "diverse"
-    similar = "similar"
-    position = "position"
-
+ClickModelName = StrEnum("ClickModelName", {name: name for name in CLICK_MODELS})  # type: ignore[misc] # not a literal
+"""What `--user` takes."""
+DIVERSE = ClickModelName("diverse")
 
 Command = TypeVar("Command", bound=Callable[..., None])
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from seq2slate.cli.options import AsJson, Eta, Quantile, RelevantFrom, Seed, UserName
+from seq2slate.cli.options import DIVERSE, AsJson, ClickModelName, Eta, Quantile, RelevantFrom, Seed
 from seq2slate.data.files import read
 from seq2slate.errors import UsageError
 from seq2slate.simulation.click_models import click_model
@@ -205,7 +205,7 @@ def prune_log(
 def traffic(
     url: Annotated[str, typer.Argument(help="The address of the service, as `serve` prints it.")],
     data: Annotated[str, typer.Argument(help="Lists with grades, in base order.")],
-    user: Annotated[UserName, typer.Option(help="Who looks at the slates.")] = UserName.diverse,
+    user: Annotated[ClickModelName, typer.Option(help="Who looks at the slates.")] = DIVERSE,
     eta: Eta = None,
     q: Quantile = None,
     relevant_from: RelevantFrom = None,

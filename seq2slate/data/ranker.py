@@ -1,4 +1,7 @@
-"""What everything that orders items has in common: `rank(batch, k)` gives slates."""
+"""Rankers and slates: the one protocol of everything that orders items, and what the package does with slates.
+
+A slate (B, K) holds indices into each list as given, best first, and `NO_ITEM` in the slots that the list cannot fill.
+"""
 
 from __future__ import annotations
 
@@ -10,41 +13,78 @@ import numpy.typing as npt
 from seq2slate.data.lists import Batch, BoolArray, IntArray, ItemLists
 
 NO_ITEM = -1
-"""Fills the slots of a slate that has fewer items than slots."""
+"""Pads a slate with more slots than the list has items."""
 
 
 class Ranker(Protocol):
     """Anything that orders the items of a list, by shape and not by inheritance."""
 
     def rank(self, batch: Batch, k: int | None = None) -> IntArray:
-        """Return slates (B, K), K = min(k, N): indices into each list as given, best first, -1 where it has no more."""
+        """Return slates (B, K), K = min(k, N); without k, every item is placed."""
         ...
 
 
 def slates_from_scores(scores: npt.NDArray[np.floating], mask: BoolArray, k: int | None = None) -> IntArray:
-    """Return the slates (B, K) that sort scores (B, N) from high to low; ties keep the base order.
+    """Return slates (B, K) that sort scores (B, N) from high to low; ties keep the base order.
 
     >>> import numpy as np
     >>> slates_from_scores(np.array([[0.1, 0.9, 0.5]]), np.array([[True, True, False]])).tolist()
     [[1, 0, -1]]
     """
-    order = np.lexsort((-scores, ~mask), axis=1)
-    slates = np.where(np.take_along_axis(mask, order, axis=1), order, NO_ITEM)
-    return slates[:, :k]
+    return _sorted_slates((-scores, ~mask), mask)[:, :k]
 
 
-def complete_slates(slates: IntArray, mask: BoolArray) -> IntArray:
-    """Return slates (B, N) that go on, after their K slots, with the items not yet placed in base order.
+def base_slates(mask: BoolArray, k: int | None = None) -> IntArray:
+    """Return slates (B, K) in base order; padding follows the items of a list, as in every `Batch`.
 
     >>> import numpy as np
-    >>> complete_slates(np.array([[2]]), np.ones((1, 4), dtype=bool)).tolist()
-    [[2, 0, 1, 3]]
+    >>> base_slates(np.array([[True, True, False], [True, True, True]])).tolist()
+    [[0, 1, -1], [0, 1, 2]]
     """
-    return slates_from_scores(-slot_of_item(slates, mask).astype(np.float64), mask)
+    return np.where(mask, np.arange(mask.shape[1]), NO_ITEM)[:, :k]
+
+
+def empty_slates(lengths: IntArray, k: int | None = None) -> IntArray:
+    """Return slates (B, K) without items for lists of the given lengths (B,); K is at most the longest length.
+
+    >>> import numpy as np
+    >>> empty_slates(np.array([1, 2]), k=10).tolist()
+    [[-1, -1], [-1, -1]]
+    """
+    longest = int(lengths.max(initial=0))
+    return np.full((len(lengths), longest if k is None else min(k, longest)), NO_ITEM, dtype=np.int64)
+
+
+def complete_slates(
+    slates: IntArray, mask: BoolArray, scores: npt.NDArray[np.floating] | None = None, k: int | None = None
+) -> IntArray:
+    """Return slates that place, after their own K slots, all other items of the list.
+
+    Args:
+        slates: (B, K), no item twice.
+        mask: (B, N), True for a real item.
+        scores: (B, N); the other items follow by falling score, or in base order without scores.
+        k: The number of slots to return; N if not given.
+
+    >>> import numpy as np
+    >>> mask = np.ones((1, 4), dtype=bool)
+    >>> complete_slates(np.array([[2]]), mask).tolist()
+    [[2, 0, 1, 3]]
+    >>> complete_slates(np.array([[2]]), mask, scores=np.array([[0.1, 0.2, 0.3, 0.4]]), k=3).tolist()
+    [[2, 3, 1]]
+
+    """
+    slots = slot_of_item(slates, mask)
+    return _sorted_slates((slots, ~mask) if scores is None else (-scores, slots, ~mask), mask)[:, :k]
 
 
 def slot_of_item(slates: IntArray, mask: BoolArray) -> IntArray:
-    """Return (B, N) the slot in which each item stands; N for an item that is not on the slate."""
+    """Return (B, N) the slot, from 0, in which each item stands; N for an item that is not on the slate.
+
+    >>> import numpy as np
+    >>> slot_of_item(np.array([[2, 0]]), np.ones((1, 3), dtype=bool)).tolist()
+    [[1, 3, 0]]
+    """
     n_lists, n_items = mask.shape
     slots = np.full((n_lists, n_items + 1), n_items, dtype=np.int64)
     columns = np.broadcast_to(np.arange(slates.shape[1]), slates.shape)
@@ -53,9 +93,13 @@ def slot_of_item(slates: IntArray, mask: BoolArray) -> IntArray:
 
 
 def rank_lists(ranker: Ranker, lists: ItemLists, k: int | None = None, *, batch_size: int = 256) -> IntArray:
-    """Return the slates (Q, K) of all lists, in their own order, ranked in batches of similar length."""
-    longest = int(lists.lengths.max(initial=0))
-    slates = np.full((len(lists), longest if k is None else min(k, longest)), NO_ITEM, dtype=np.int64)
+    """Return the slates (Q, K) of all lists, in the order of the lists; they are ranked in batches of similar length.
+
+    >>> from seq2slate import BaseOrder
+    >>> rank_lists(BaseOrder(), ItemLists([[0], [0], [0]], [0, 2, 3])).tolist()
+    [[0, 1], [0, -1]]
+    """
+    slates = empty_slates(lists.lengths, k)
     for batch in lists.batches(batch_size):
         ranked = ranker.rank(batch, k)
         slates[batch.index, : ranked.shape[1]] = ranked
@@ -63,7 +107,18 @@ def rank_lists(ranker: Ranker, lists: ItemLists, k: int | None = None, *, batch_
 
 
 def reorder_lists(ranker: Ranker, lists: ItemLists) -> ItemLists:
-    """Return the lists in the order that the ranker gives them: its order becomes the base order."""
+    """Return the lists with the ranker's order as their base order.
+
+    >>> from seq2slate import RandomOrder
+    >>> reorder_lists(RandomOrder(seed=1), ItemLists([[0], [0], [0]], [0, 3])).item_ids.to_pylist()
+    ['2', '1', '0']
+    """
     batch = lists.batch()
     slots = slot_of_item(rank_lists(ranker, lists), batch.mask)
     return lists.reorder(-slots[batch.mask])
+
+
+def _sorted_slates(keys: tuple[npt.NDArray[np.generic], ...], mask: BoolArray) -> IntArray:
+    """Return slates (B, N) in rising order of the keys (B, N), of which the last counts most and puts padding last."""
+    order = np.lexsort(keys, axis=1)
+    return np.where(np.take_along_axis(mask, order, axis=1), order, NO_ITEM)

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from seq2slate.baselines.order import BaseOrder
 from seq2slate.data.lists import Batch, IntArray, ItemLists
-from seq2slate.data.ranker import NO_ITEM, Ranker, slot_of_item
+from seq2slate.data.ranker import NO_ITEM, Ranker, empty_slates, slot_of_item
 from seq2slate.errors import DataError, UsageError
 from seq2slate.evaluation.statistics import bootstrap_interval, mean_over_lists, randomisation_test
 from seq2slate.metrics import DEFAULT_MEASURES, Measure, NoPositives, Values
@@ -227,8 +227,7 @@ def _measure(
     longest batch, not the longest list times the number of lists.
     """
     per_list: PerList = {(name, str(measure)): np.full(len(lists), np.nan) for name in rankers for measure in measures}
-    n_first = min(max(SHOWN_CUTS), int(lists.lengths.max(initial=0)))
-    first_slots = {name: np.full((len(lists), n_first), NO_ITEM) for name in rankers}
+    first_slots = {name: empty_slates(lists.lengths, max(SHOWN_CUTS)) for name in rankers}
     n_batches = ceil(len(lists) / _BATCH_SIZE)
     for batch in track(lists.batches(_BATCH_SIZE), "ranking", total=n_batches):
         for name, ranker in rankers.items():
@@ -237,7 +236,7 @@ def _measure(
             for measure in measures:
                 values = measure(slates, batch.labels, mask=batch.mask, no_positives=no_positives)
                 per_list[name, str(measure)][batch.index] = values
-            shown = slates[:, :n_first]
+            shown = slates[:, : max(SHOWN_CUTS)]
             first_slots[name][batch.index, : shown.shape[1]] = shown
     return per_list, first_slots
 

@@ -34,7 +34,15 @@ from seq2slate.data.lists import BoolArray, ItemLists
 from seq2slate.errors import DataError, UsageError
 from seq2slate.progress import track
 from seq2slate.serving.client import Client, LostError
-from seq2slate.simulation.click_models import ClickModel, Doubles, check_grades, draw, similar_items
+from seq2slate.simulation.click_models import (
+    ClickModel,
+    Doubles,
+    check_grades,
+    draw,
+    relevance_of_items,
+    scan,
+    similar_items,
+)
 
 _ORDER, _UNIT = 1, 2  # what a generator is for, beside the user's own draws
 _ROOM = 64 << 20  # bytes for lists that may come again
@@ -190,13 +198,11 @@ class _Candidates:
             columns["categorical"] = {name: values.to_pylist() for name, values in one.categorical.items()}
         if one.context:
             columns["context"] = {name: values.tolist()[0] for name, values in one.context.items()}
-        grades = one.labels if one.relevance is None else one.relevance
-        assert grades is not None, "check_grades has seen them"
         return cls(
             name=one.list_ids[0].as_py(),
             columns=json.dumps(columns)[1:].encode(),
             places={item: place for place, item in enumerate(ids)},
-            relevance=(grades >= user.relevant_from).astype(np.float64)[None],
+            relevance=relevance_of_items(user, one)[None],
             similar=None if user.q is None else similar_items(one, user.q),
         )
 
@@ -241,7 +247,7 @@ class _Plan:
     def clicks(self, number: int, candidates: _Candidates, slate: Sequence[int]) -> list[int]:
         """Return the slots that the user clicks."""
         draws = draw([(self._seed, number)], len(slate), repeats=1)
-        clicks = self._user.clicks(np.array([slate]), candidates.relevance, candidates.similar, draws)
+        clicks = scan(self._user, np.array([slate]), candidates.relevance, candidates.similar, draws).clicks
         slots: list[int] = np.flatnonzero(clicks).tolist()
         return slots
 

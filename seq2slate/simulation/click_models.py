@@ -1,28 +1,39 @@
-"""Simulated users: they scan a slate from the top, and what they click depends on what they clicked before.
+"""Click models: simulated users who examine a slate from the top and click.
 
-Section 4.1 of the paper. The user observes position i (from 1) with probability 1/i^eta, and decides about an observed
-item by its relevance (a grade of 2 or more) and by whether it is similar to an item clicked before. Two items are
-similar when the Euclidean distance of their raw feature vectors is at most the q quantile of all pairwise distances in
-their list; q = 0.5 is the median.
+Section 4.1 of the paper. The user examines position i (counted from 1) with probability 1/i^eta: eta is the severity of
+position bias. A click needs examination, and depends on the clicks above it (a cascade):
+
+    P(click on i | clicks above) = i^-eta · f(r_i, s_i)
+
+r_i is the relevance of the item at position i: 1 for a grade of 2 or more, else 0. s_i is 1 if the item is similar to
+one clicked above, else 0. Two items are similar when the Euclidean distance of their raw feature vectors is at most the
+q quantile of all pairwise distances in their list; q = 0.5 is the median. The models differ in f:
+
+    cascade    r                    every relevant item
+    diverse    r (1 − s)            relevant items unlike those clicked above: *diverse-clicks*
+    similar    r + (1 − r) s        relevant items, and those like one clicked above: *similar-clicks*
+    position   r + (1 − r) noise    relevant items, and others by mistake
 
 Where this goes beyond the paper:
 
-- The same user can be *shown a new slate* and click again (`shown_clicks`), not only label the log (`simulate_clicks`).
-  The similarity of items is a property of the list, so it is computed once and serves every slate and every repeat.
-- `position` is the user of Joachims et al. (2017), "Unbiased learning-to-rank with biased feedback": the paper adapts
-  their procedure and leaves out its noisy clicks on irrelevant items.
+- A click model can be *shown a new slate* (`shown_clicks`), not only label the log (`simulate_clicks`). Similarity is a
+  property of the list: it is computed once for all slates and repeats.
+- `position` is the position-based model of Joachims et al. (2017), "Unbiased learning-to-rank with biased feedback".
+  The paper adapts their procedure and leaves out its clicks on irrelevant items.
 - The paper gives no eta for the plain cascade; 1 is the default of Joachims et al.
-- A user is defined by a click probability that also takes *probabilities* of relevance. The click of an item depends on
-  no relevance but its own, so for independent relevances the answer is then exactly the mean over them; the ceilings
-  for generated lists build on that.
+- f is linear in r, and a click depends on the relevance of its own item alone. So r may be a *probability* of
+  relevance: for independent relevances the result is exactly the mean over them. The ceilings for generated lists
+  build on that.
 
-An empty list has no clicks, and a list of one item no pair to be similar.
+An empty list has no clicks, and a list of one item has no similar pair. To add a click model, write a class with the
+members of `ClickModel` and name it in `CLICK_MODELS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from inspect import signature
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -30,7 +41,7 @@ import numpy.typing as npt
 from scipy.spatial.distance import pdist, squareform
 
 from seq2slate.data.lists import Batch, BoolArray, FloatArray, IntArray, ItemLists
-from seq2slate.data.ranker import NO_ITEM, slates_from_scores
+from seq2slate.data.ranker import NO_ITEM, base_slates
 from seq2slate.errors import DataError, UsageError
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
@@ -39,12 +50,12 @@ _CELLS = 1 << 20  # in the largest array of a batch: some ten megabytes
 
 
 class Draws(NamedTuple):
-    """All the luck of a scan: uniform numbers from [0, 1), one of each kind for every slot (…, B, K)."""
+    """The random numbers of a scan: uniform on [0, 1), one of each kind for every slot (…, B, K)."""
 
-    observe: Doubles
-    """The user sees the slot if this is below 1/i^eta."""
-    decide: Doubles
-    """The user clicks on an observed item if this is below its click probability."""
+    examine: Doubles
+    """The user examines slot i if this is below 1/i^eta."""
+    click: Doubles
+    """The user clicks on an examined item if this is below its click probability."""
 
 
 class Scan(NamedTuple):
@@ -52,90 +63,89 @@ class Scan(NamedTuple):
 
     clicks: BoolArray
     probability: Doubles
-    """Of a click, given the clicks above: its mean over scans estimates the click rate better than the clicks do."""
+    """Of a click, given the clicks above. Its mean over scans estimates the click rate with less variance."""
 
 
 class ClickModel(Protocol):
-    """Somebody who scans slates from the top; subclasses say what makes them click."""
+    """A simulated user, by shape and not by inheritance."""
 
     @property
     def eta(self) -> float:
-        """How fast attention falls: position i is observed with probability 1/i^eta."""
+        """The severity of position bias: position i is examined with probability 1/i^eta."""
         ...
 
     @property
     def q(self) -> float | None:
-        """Which quantile of the pairwise distances counts as similar; None if earlier clicks do not matter."""
+        """The quantile of the pairwise distances up to which items are similar; None if clicks above do not matter."""
         ...
 
     @property
     def relevant_from(self) -> float:
-        """The lowest grade that is relevant: 2 for grades from 0 to 4, 1 for binary labels."""
+        """The lowest relevant grade: 2 for grades from 0 to 4, 1 for binary labels."""
         ...
 
     @property
-    def is_random(self) -> bool:
-        """Whether two scans of one slate can differ."""
-        ...
+    def is_stochastic(self) -> bool:
+        """Whether two scans of one slate can differ. Without position bias, every position is examined."""
+        return self.eta > 0
 
     def click_probability(self, relevance: Doubles, near_clicked: BoolArray) -> Doubles:
-        """Return the probability that observed items are clicked.
+        """Return f(r, s), the click probability of examined items.
 
-        `relevance` is 0, 1 or a probability; `near_clicked` says which items are similar to one clicked before.
+        Args:
+            relevance: r, which is 0, 1 or a probability.
+            near_clicked: s, whether the item is similar to one clicked above.
+
         """
         ...
 
-    def clicks(self, slates: IntArray, relevance: Doubles, similar: BoolArray | None, draws: Draws) -> BoolArray:
-        """Return the clicks (…, B, K) on slates (B, K); the other arguments are those of `scan`."""
-        return scan(self, slates, relevance, similar, draws).clicks
+
+_RANGES = {"eta": (0, np.inf), "q": (0, 1), "noise": (0, 1)}
+
+
+def _check_options(model: ClickModel) -> None:
+    for option, (low, high) in _RANGES.items():
+        value = getattr(model, option, None)
+        if value is not None and not low <= value <= high:
+            limits = f"at least {low}" if high == np.inf else f"between {low} and {high}"
+            raise UsageError(f"{option} must be {limits}, got {value:g}")
 
 
 @dataclass(frozen=True)
 class CascadeModel(ClickModel):
-    """Clicks every relevant item that is observed."""
+    """f = r: clicks every relevant item that is examined, and does not stop after a click."""
 
     eta: float = 1.0
     relevant_from: float = 2.0
     q: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        _check_range("eta", self.eta, 0, np.inf)
-
-    @property
-    def is_random(self) -> bool:
-        """Only what is observed is left to chance."""
-        return self.eta > 0
+        _check_options(self)
 
     def click_probability(self, relevance: Doubles, near_clicked: BoolArray) -> Doubles:
-        """Relevance alone decides."""
+        """Return r."""
         return relevance
 
 
 @dataclass(frozen=True)
 class DiverseClicks(ClickModel):
-    """Clicks a relevant item that is observed unless it is similar to one clicked before: *diverse-clicks*."""
+    """f = r (1 − s): clicks a relevant item unless it is similar to one clicked above. The paper's *diverse-clicks*."""
 
     eta: float = 0.0
     q: float = 0.5
     relevant_from: float = 2.0
 
     def __post_init__(self) -> None:
-        _check_range("eta", self.eta, 0, np.inf)
-        _check_range("q", self.q, 0, 1)
-
-    @property
-    def is_random(self) -> bool:
-        """Only what is observed is left to chance, and with the paper's eta of 0 everything is observed."""
-        return self.eta > 0
+        _check_options(self)
 
     def click_probability(self, relevance: Doubles, near_clicked: BoolArray) -> Doubles:
-        """Relevance decides, and an earlier click nearby forbids."""
+        """Return r (1 − s)."""
         return np.where(near_clicked, 0.0, relevance)
 
 
 @dataclass(frozen=True)
 class SimilarClicks(ClickModel):
-    """Clicks what is observed and relevant, or irrelevant but similar to an item clicked before: *similar-clicks*.
+    """f = r + (1 − r) s: clicks a relevant item, or one similar to an item clicked above. The paper's *similar-clicks*.
 
     The default eta is the paper's for Web30k; for Yahoo it is 0.1.
     """
@@ -145,22 +155,16 @@ class SimilarClicks(ClickModel):
     relevant_from: float = 2.0
 
     def __post_init__(self) -> None:
-        _check_range("eta", self.eta, 0, np.inf)
-        _check_range("q", self.q, 0, 1)
-
-    @property
-    def is_random(self) -> bool:
-        """Only what is observed is left to chance."""
-        return self.eta > 0
+        _check_options(self)
 
     def click_probability(self, relevance: Doubles, near_clicked: BoolArray) -> Doubles:
-        """Relevance decides, and an earlier click nearby is as good."""
+        """Return r + (1 − r) s."""
         return np.where(near_clicked, 1.0, relevance)
 
 
 @dataclass(frozen=True)
 class PositionBasedModel(ClickModel):
-    """Clicks every relevant item that is observed, and an irrelevant one with probability `noise`."""
+    """f = r + (1 − r) noise: clicks a relevant item, and an irrelevant one with probability `noise`."""
 
     eta: float = 1.0
     noise: float = 0.1
@@ -168,154 +172,189 @@ class PositionBasedModel(ClickModel):
     q: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        _check_range("eta", self.eta, 0, np.inf)
-        _check_range("noise", self.noise, 0, 1)
+        _check_options(self)
 
     @property
-    def is_random(self) -> bool:
-        """Both what is observed and what is clicked by mistake are left to chance."""
+    def is_stochastic(self) -> bool:
+        """Both position bias and noise make it so."""
         return self.eta > 0 or 0 < self.noise < 1
 
     def click_probability(self, relevance: Doubles, near_clicked: BoolArray) -> Doubles:
-        """Relevance decides, and an irrelevant item may be clicked by mistake."""
+        """Return r + (1 − r) noise."""
         return relevance + (1 - relevance) * self.noise
 
 
-USERS: dict[str, type[CascadeModel] | type[DiverseClicks] | type[SimilarClicks] | type[PositionBasedModel]] = {
+CLICK_MODELS: dict[str, Callable[..., ClickModel]] = {
     "cascade": CascadeModel,
     "diverse": DiverseClicks,
     "similar": SimilarClicks,
     "position": PositionBasedModel,
 }
-"""Every simulated user, by the name it has on the command line."""
+"""Every click model, by the name that it has on the command line."""
 
 
-def click_model(
-    name: str,
-    *,
-    eta: float | None = None,
-    q: float | None = None,
-    noise: float | None = None,
-    relevant_from: float | None = None,
-) -> ClickModel:
-    """Return the user of that name; an option that is not given keeps the user's own default.
+def click_model(name: str, **options: float | None) -> ClickModel:
+    """Return the click model of that name.
+
+    Args:
+        name: A name in `CLICK_MODELS`.
+        options: Fields of the model, such as eta, q, noise and relevant_from. None keeps the model's default.
 
     >>> click_model("similar", eta=0.1)
     SimilarClicks(eta=0.1, q=0.5, relevant_from=2.0)
+
     """
-    if name not in USERS:
-        raise UsageError(f"there is no user {name!r}; choose one of {', '.join(USERS)}")
-    given = {"eta": eta, "q": q, "noise": noise, "relevant_from": relevant_from}
-    options = {option: value for option, value in given.items() if value is not None}
-    known = [field.name for field in fields(USERS[name])]
-    for option in options:
+    if name not in CLICK_MODELS:
+        raise UsageError(f"there is no click model {name!r}; choose one of {', '.join(CLICK_MODELS)}")
+    known = signature(CLICK_MODELS[name]).parameters
+    given = {option: value for option, value in options.items() if value is not None}
+    for option in given:
         if option not in known:
-            raise UsageError(f"the user {name!r} has no option {option!r}; it has {', '.join(known)}")
-    return USERS[name](**options)
+            raise UsageError(f"the click model {name!r} has no option {option!r}; it has {', '.join(known)}")
+    return CLICK_MODELS[name](**given)
 
 
-def simulate_clicks(user: ClickModel, lists: ItemLists, seed: int) -> ItemLists:
-    """Return the lists with the user's clicks on the base order as labels; the grades move to `relevance`.
+def simulate_clicks(model: ClickModel, lists: ItemLists, seed: int) -> ItemLists:
+    """Return the lists with simulated clicks on the base order as labels; the grades move to `relevance`.
 
-    The grades are `lists.relevance` where there is one, so that a log can be labelled again, and `lists.labels`
-    otherwise. The clicks on list q depend on the seed, on q and on that list, and on nothing else.
+    Args:
+        model: Who clicks.
+        lists: In base order. Their grades are `relevance` where there is one, so that a log can be labelled again, and
+            `labels` otherwise.
+        seed: The clicks on list q depend on the seed, on q and on that list, and on nothing else.
 
     >>> lists = ItemLists(features=[[0], [1], [9], [10]], offsets=[0, 4], labels=[2, 4, 3, 3])
     >>> simulate_clicks(DiverseClicks(), lists, seed=0).labels.tolist()
     [1.0, 0.0, 1.0, 0.0]
+
     """
     clicks = np.zeros(lists.n_items, dtype=np.float32)
-    for batch, scanned in _scan_all(user, lists, None, repeats=1, seed=seed):
+    for batch, scanned in _scan_all(model, lists, None, repeats=1, seed=seed):
         rows = lists.offsets[batch.index][:, None] + np.arange(batch.n_slots)  # of each item, in the order of the log
         clicks[rows[batch.mask]] = scanned.clicks[0][batch.mask]
     return replace(lists, labels=clicks, relevance=_grades(lists))
 
 
-def shown_clicks(user: ClickModel, lists: ItemLists, slates: IntArray, *, repeats: int, seed: int) -> Doubles:
-    """Return the mean clicks (Q, K) at each slot when the user is shown slates (Q, K) of the lists.
+def shown_clicks(model: ClickModel, lists: ItemLists, slates: IntArray, *, repeats: int, seed: int) -> Doubles:
+    """Return the expected clicks (Q, K) at each slot of slates (Q, K), by Monte Carlo.
 
-    The mean over `repeats` scans is of click probabilities given the clicks above, not of the clicks themselves: it has
-    the same expectation and less noise. Where the user is not random, or does not look at earlier clicks, one scan is
-    made and is exact. A seed gives the same draws whatever the slates: rankers compare on equal luck, and the first
-    slots keep theirs when more are shown.
+    The mean is over P(click | clicks above) and not over clicks: it has the same expectation and less variance. Where
+    the model is not stochastic, or ignores the clicks above, one scan is exact and only one is made.
+
+    Args:
+        model: Who is shown the slates.
+        lists: What the slates index, with grades.
+        slates: The new order, or the top of it.
+        repeats: The number of scans.
+        seed: Gives common random numbers: the draws do not depend on the slates, so that rankers are compared under the
+            same draws, and the first slots keep theirs when more are shown.
 
     >>> lists = ItemLists(features=[[0], [1], [9], [10]], offsets=[0, 4], labels=[2, 4, 3, 3])
     >>> shown_clicks(DiverseClicks(), lists, np.array([[0, 3, 1, 2]]), repeats=10, seed=0).tolist()
     [[1.0, 1.0, 0.0, 0.0]]
+
     """
     if len(slates) != len(lists):
         raise UsageError(f"{len(slates)} slates for {len(lists)} lists")
     if repeats < 1:
         raise UsageError(f"repeats must be at least 1, got {repeats}")
-    if not user.is_random or user.q is None:
+    if not model.is_stochastic or model.q is None:
         repeats = 1
     means = np.zeros(slates.shape)
-    for batch, scanned in _scan_all(user, lists, slates, repeats=repeats, seed=seed):
+    for batch, scanned in _scan_all(model, lists, slates, repeats=repeats, seed=seed):
         means[batch.index, : batch.n_slots] = scanned.probability.mean(axis=0)
     return means
 
 
-def check_grades(user: ClickModel, lists: ItemLists) -> None:
-    """Refuse labels that look like clicks for a user who looks for grades: not one item would be relevant."""
+def check_grades(model: ClickModel, lists: ItemLists) -> None:
+    """Refuse labels that look like clicks where the model needs grades: not one item would be relevant.
+
+    >>> check_grades(CascadeModel(), ItemLists([[0], [1]], [0, 2], labels=[0, 1]))
+    Traceback (most recent call last):
+    seq2slate.errors.UsageError: the highest label is 1, and this click model takes items as relevant from 2 on: ...
+    """
     highest = float(_grades(lists).max(initial=0))
-    if 0 < highest <= 1 < user.relevant_from:
+    if 0 < highest <= 1 < model.relevant_from:
         raise UsageError(
-            f"no label is above {highest:g}, and this user finds items relevant from {user.relevant_from:g} on: "
-            "are these clicks and not grades? If 1 means relevant, say so with relevant_from=1 (--relevant-from 1)"
+            f"the highest label is {highest:g}, and this click model takes items as relevant from "
+            f"{model.relevant_from:g} on: are these clicks and not grades? If 1 means relevant, say so with "
+            "relevant_from=1 (--relevant-from 1)"
         )
+
+
+def relevance_of_items(model: ClickModel, lists: ItemLists) -> Doubles:
+    """Return (T,) 1 for an item with a relevant grade and 0 for the others.
+
+    >>> relevance_of_items(CascadeModel(), ItemLists([[0], [1]], [0, 2], labels=[1, 3])).tolist()
+    [0.0, 1.0]
+    """
+    return (_grades(lists) >= model.relevant_from).astype(np.float64)
 
 
 def _scan_all(
-    user: ClickModel, lists: ItemLists, slates: IntArray | None, *, repeats: int, seed: int
+    model: ClickModel, lists: ItemLists, slates: IntArray | None, *, repeats: int, seed: int
 ) -> Iterator[tuple[Batch, Scan]]:
-    """Yield batches with the user's scans (R, B, K) of their slates, or of the base order if there are none."""
+    """Yield batches with scans (R, B, K) of their slates, or of the base order if there are none."""
     for batch in bounded_batches(lists, repeats):
-        shown = (
-            slates_from_scores(np.zeros(batch.mask.shape), batch.mask)
-            if slates is None
-            else slates[batch.index, : batch.n_slots]
-        )
-        if user.is_random:
+        shown = base_slates(batch.mask) if slates is None else slates[batch.index, : batch.n_slots]
+        if model.is_stochastic:
             draws = draw([(seed, number) for number in batch.index.tolist()], shown.shape[1], repeats)
         else:
             draws = Draws(*np.zeros((2, repeats, *shown.shape)))
-        relevance = batch.pad((_grades(batch.lists) >= user.relevant_from).astype(np.float64))
-        similar = None if user.q is None else similar_items(batch.lists, user.q)
-        yield batch, scan(user, shown, relevance, similar, draws)
+        relevance = batch.pad(relevance_of_items(model, batch.lists))
+        similar = None if model.q is None else similar_items(batch.lists, model.q)
+        yield batch, scan(model, shown, relevance, similar, draws)
 
 
-def scan(user: ClickModel, slates: IntArray, relevance: Doubles, similar: BoolArray | None, draws: Draws) -> Scan:
+def scan(model: ClickModel, slates: IntArray, relevance: Doubles, similar: BoolArray | None, draws: Draws) -> Scan:
     """Return what the user does at every slot of slates (B, K), K ≤ N.
 
-    `relevance` (B, N) is 0, 1 or a probability; `similar` (B, N, N) comes from `similar_items`, and is None for a user
-    who does not look at earlier clicks. The draws (…, B, K) may have leading axes: that many scans are made at once.
+    Args:
+        model: Who is shown the slates.
+        slates: (B, K), `NO_ITEM` in an empty slot, which is never clicked.
+        relevance: (B, N), 0, 1 or a probability.
+        similar: (B, N, N) from `similar_items`; None for a model that ignores the clicks above.
+        draws: (…, B, K). Leading axes make that many scans at once.
+
+    >>> nothing = np.zeros((1, 2))
+    >>> scan(CascadeModel(), np.array([[1, 0]]), np.ones((1, 2)), None, Draws(nothing, nothing)).probability.tolist()
+    [[1.0, 0.5]]
+
     """
     n_slots = slates.shape[1]
     items = np.maximum(slates, 0)
     relevance_at = np.take_along_axis(relevance, items, axis=1)  # (B, K)
-    attention = np.where(slates == NO_ITEM, 0.0, observation_probability(n_slots, user.eta))  # (B, K)
-    observed = draws.observe < attention
-    clicks = np.zeros(observed.shape, dtype=bool)
-    probability = np.zeros(observed.shape)
-    near_clicked = np.zeros(observed.shape, dtype=bool)
+    examination = np.where(slates == NO_ITEM, 0.0, examination_probability(n_slots, model.eta))  # (B, K)
+    examined = draws.examine < examination
+    clicks = np.zeros(examined.shape, dtype=bool)
+    probability = np.zeros(examined.shape)
+    near_clicked = np.zeros(examined.shape, dtype=bool)
     similar_at = None if similar is None else _similar_at_slots(similar, items)
     for slot in range(n_slots):
-        chance = user.click_probability(relevance_at[:, slot], near_clicked[..., slot])
-        clicks[..., slot] = observed[..., slot] & (draws.decide[..., slot] < chance)
-        probability[..., slot] = attention[:, slot] * chance
+        if_examined = model.click_probability(relevance_at[:, slot], near_clicked[..., slot])
+        clicks[..., slot] = examined[..., slot] & (draws.click[..., slot] < if_examined)
+        probability[..., slot] = examination[:, slot] * if_examined
         if similar_at is not None:
             near_clicked[..., slot + 1 :] |= clicks[..., slot, None] & similar_at[:, slot, slot + 1 :]
     return Scan(clicks, probability)
 
 
-def observation_probability(n_slots: int, eta: float) -> Doubles:
-    """Return (K,) the probability 1/i^eta that the user looks at each slot; i counts from 1."""
+def examination_probability(n_slots: int, eta: float) -> Doubles:
+    """Return (K,) the probability i^-eta that the user examines slot i = 1 … K.
+
+    >>> examination_probability(3, eta=1).tolist() == [1, 1 / 2, 1 / 3]
+    True
+    """
     probability: Doubles = np.arange(1, n_slots + 1, dtype=np.float64) ** -eta
     return probability
 
 
 def similar_items(lists: ItemLists, q: float) -> BoolArray:
-    """Return (B, N, N) which pairs of different items of each list are similar."""
+    """Return (B, N, N) which pairs of different items are similar: apart by at most the q quantile of their list.
+
+    >>> similar_items(ItemLists(features=[[0], [1], [9]], offsets=[0, 3]), q=0)[0].astype(int).tolist()
+    [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
+    """
     lengths = lists.lengths
     similar = np.zeros((len(lists), *[int(lengths.max(initial=0))] * 2), dtype=bool)
     for length in np.unique(lengths[lengths >= 2]).tolist():
@@ -366,13 +405,16 @@ def bounded_batches(lists: ItemLists, repeats: int = 1) -> Iterator[Batch]:
 
 
 def draw(keys: Sequence[tuple[int, ...]], n_slots: int, repeats: int) -> Draws:
-    """Return draws (R, B, K), those of each list from a generator of its own: a list's luck is not its batch's."""
+    """Return draws (R, B, K): row b comes from a generator of its own, seeded with `keys[b]`, whatever the batch.
+
+    >>> bool(draw([(0, 7)], 2, 1).click[0, 0, 1] == draw([(0, 3), (0, 7)], 5, 1).click[0, 1, 1])
+    True
+    """
     # Slot by slot, so that the first slots get the same draws however many there are.
     uniform = np.zeros((len(keys), n_slots, 2, repeats))
     for row, key in zip(uniform, keys, strict=True):
         np.random.default_rng(key).random(out=row)
-    observe, decide = uniform.transpose(2, 3, 0, 1)
-    return Draws(observe, decide)
+    return Draws(*uniform.transpose(2, 3, 0, 1))
 
 
 def _similar_at_slots(similar: BoolArray, items: IntArray) -> BoolArray:
@@ -384,11 +426,5 @@ def _similar_at_slots(similar: BoolArray, items: IntArray) -> BoolArray:
 def _grades(lists: ItemLists) -> FloatArray:
     grades = lists.labels if lists.relevance is None else lists.relevance
     if grades is None:
-        raise DataError("a simulated user needs grades: these lists have neither relevance nor labels")
+        raise DataError("a click model needs grades: these lists have neither relevance nor labels")
     return grades
-
-
-def _check_range(option: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        limits = f"at least {low:g}" if high == np.inf else f"between {low:g} and {high:g}"
-        raise UsageError(f"{option} must be {limits}, got {value:g}")

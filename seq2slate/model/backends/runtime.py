@@ -21,7 +21,7 @@ import torch
 
 from seq2slate.data.features import EncodedLists
 from seq2slate.data.lists import Batch, FloatArray, IntArray
-from seq2slate.data.ranker import NO_ITEM
+from seq2slate.data.ranker import empty_slates
 from seq2slate.errors import UsageError
 from seq2slate.model.backends.list_placer import ListPlacer, NotFiniteError, list_placer
 from seq2slate.model.decoding import check_options, choice_log_probabilities, decode, score_slates
@@ -109,7 +109,7 @@ class Runtime:
     def rank(self, batch: Batch, k: int | None = None) -> IntArray:
         """Return the best slates (B, K) of a batch, one list after the other."""
         encoded, offsets = self.transform.apply(batch.lists), batch.lists.offsets
-        slates = np.full((len(batch), batch.n_slots if k is None else min(k, batch.n_slots)), NO_ITEM)
+        slates = empty_slates(batch.lists.lengths, k)
         for number in range(len(batch)):
             placed, _ = self._slate(_one_list(encoded, offsets, number), k, None, 1.0)
             slates[number, : len(placed)] = placed

@@ -14,7 +14,7 @@ from seq2slate.data.lists import FloatArray, IntArray, ItemLists, offsets_from_l
 from seq2slate.data.ranker import slates_from_scores
 from seq2slate.errors import DataError, UsageError
 from seq2slate.simulation.click_models import (
-    USERS,
+    CLICK_MODELS,
     CascadeModel,
     ClickModel,
     DiverseClicks,
@@ -50,53 +50,53 @@ def random_slates(lists: ItemLists, seed: int, k: int | None = None) -> IntArray
     return slates_from_scores(np.random.default_rng(seed).random(mask.shape), mask, k)
 
 
-def reference(name: str, user: ClickModel, lists: ItemLists, slates: IntArray, draws: Draws) -> npt.NDArray[np.bool_]:
+def reference(name: str, model: ClickModel, lists: ItemLists, slates: IntArray, draws: Draws) -> npt.NDArray[np.bool_]:
     """The clicks (Q, K) of the slow loop, under the same draws (Q, K)."""
     grades = grades_of(lists)
-    options = {option: value for option, value in vars(user).items() if option != "relevant_from"}
+    options = {option: value for option, value in vars(model).items() if option != "relevant_from"}
     clicks = np.zeros(slates.shape, dtype=bool)
     for number, slate in enumerate(slates):
         items = slice(lists.offsets[number], lists.offsets[number + 1])
         clicks[number] = reference_clicks.clicks(
             name,
             lists.features[items].tolist(),
-            (grades[items] >= user.relevant_from).tolist(),
+            (grades[items] >= model.relevant_from).tolist(),
             slate.tolist(),
-            observe=draws.observe[number].tolist(),
-            decide=draws.decide[number].tolist(),
+            examine=draws.examine[number].tolist(),
+            click=draws.click[number].tolist(),
             **options,
         )
     return clicks
 
 
-def assert_equals_reference(name: str, user: ClickModel, lists: ItemLists, seed: int) -> None:
+def assert_equals_reference(name: str, model: ClickModel, lists: ItemLists, seed: int) -> None:
     """The clicks on new slates, and those on the base order, are the slow loop's, one by one."""
     slates = random_slates(lists, seed)
     rng = np.random.default_rng(seed)
     draws = Draws(rng.random(slates.shape), rng.random(slates.shape))
     batch = lists.batch()
-    relevance = (batch.pad(grades_of(lists)) >= user.relevant_from).astype(np.float64)
-    similar = None if user.q is None else similar_items(lists, user.q)
-    clicks = user.clicks(slates, relevance, similar, draws)
-    np.testing.assert_array_equal(clicks, reference(name, user, lists, slates, draws))
+    relevance = (batch.pad(grades_of(lists)) >= model.relevant_from).astype(np.float64)
+    similar = None if model.q is None else similar_items(lists, model.q)
+    clicks = scan(model, slates, relevance, similar, draws).clicks
+    np.testing.assert_array_equal(clicks, reference(name, model, lists, slates, draws))
 
     drawn = draw([(seed, number) for number in range(len(lists))], batch.n_slots, 1)
     base_order = slates_from_scores(np.zeros(batch.mask.shape), batch.mask)
-    expected = reference(name, user, lists, base_order, Draws(drawn.observe[0], drawn.decide[0]))
-    np.testing.assert_array_equal(labels_of(simulate_clicks(user, lists, seed)), expected[batch.mask])
+    expected = reference(name, model, lists, base_order, Draws(drawn.examine[0], drawn.click[0]))
+    np.testing.assert_array_equal(labels_of(simulate_clicks(model, lists, seed)), expected[batch.mask])
 
 
 # Against the slow, obvious loop
 
 
-@pytest.mark.parametrize("name", USERS)
+@pytest.mark.parametrize("name", CLICK_MODELS)
 @pytest.mark.parametrize("file", ["mslr_sample.txt.gz", "mq2008.fold1.txt.gz", "cs276.txt.gz"])
 def test_real_lists_get_the_clicks_of_the_obvious_loop(name: str, file: str) -> None:
     if not (DATA / file).exists():
         pytest.skip(f"{DATA / file} is not there")
     lists = real_lists(file)
-    user = click_model(name, relevant_from=1 if file.startswith("mq2008") else 2)
-    assert_equals_reference(name, user, lists, seed=0)
+    model = click_model(name, relevant_from=1 if file.startswith("mq2008") else 2)
+    assert_equals_reference(name, model, lists, seed=0)
 
 
 @cache
@@ -123,7 +123,7 @@ def lists_with_ties(draw_value: st.DrawFn) -> ItemLists:
 @settings(max_examples=60)
 @given(
     lists=lists_with_ties(),
-    name=st.sampled_from(list(USERS)),
+    name=st.sampled_from(list(CLICK_MODELS)),
     eta=st.sampled_from([0.0, 0.3, 1.0]),
     q=st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 1.0]),
     seed=st.integers(0, 2**32),
@@ -131,11 +131,11 @@ def lists_with_ties(draw_value: st.DrawFn) -> ItemLists:
 def test_lists_with_ties_get_the_clicks_of_the_obvious_loop(
     lists: ItemLists, name: str, eta: float, q: float, seed: int
 ) -> None:
-    user = click_model(name, eta=eta, q=q if name in ("diverse", "similar") else None)
-    assert_equals_reference(name, user, lists, seed)
+    model = click_model(name, eta=eta, q=q if name in ("diverse", "similar") else None)
+    assert_equals_reference(name, model, lists, seed)
 
 
-@pytest.mark.parametrize("name", USERS)
+@pytest.mark.parametrize("name", CLICK_MODELS)
 def test_the_mixed_batch_gets_the_clicks_of_the_obvious_loop(name: str) -> None:
     assert_equals_reference(name, click_model(name, eta=0.5), mixed_lists(3), seed=3)
 
@@ -197,15 +197,15 @@ def test_batches_hold_every_list_once_within_the_limit() -> None:
 
 
 def rates(
-    user: ClickModel, features: list[list[float]], labels: list[float], slate: list[int]
+    model: ClickModel, features: list[list[float]], labels: list[float], slate: list[int]
 ) -> npt.NDArray[np.float64]:
     """The share of 40,000 scans in which each slot was clicked."""
     lists = ItemLists(features=features, offsets=[0, len(features)], labels=labels)
     slates = np.array([slate])
-    relevance = (lists.batch().labels >= user.relevant_from).astype(np.float64)
-    similar = None if user.q is None else similar_items(lists, user.q)
+    relevance = (lists.batch().labels >= model.relevant_from).astype(np.float64)
+    similar = None if model.q is None else similar_items(lists, model.q)
     draws = draw([(7,)], len(slate), 40_000)
-    shares: npt.NDArray[np.float64] = scan(user, slates, relevance, similar, draws).clicks.mean(axis=0)[0]
+    shares: npt.NDArray[np.float64] = scan(model, slates, relevance, similar, draws).clicks.mean(axis=0)[0]
     return shares
 
 
@@ -241,65 +241,65 @@ def test_position_rates(eta: float) -> None:
 
 def test_an_irrelevant_click_by_similarity_draws_others_after_it() -> None:
     lists = ItemLists(features=[[0.0], [1.0], [2.0], [9.0]], offsets=[0, 4], labels=[2, 0, 0, 0])
-    user = SimilarClicks(eta=0, q=0.2)  # distances 1 1 2 7 8 9, threshold 1: a chain
-    assert labels_of(simulate_clicks(user, lists, seed=0)).tolist() == [1, 1, 1, 0]
+    model = SimilarClicks(eta=0, q=0.2)  # distances 1 1 2 7 8 9, threshold 1: a chain
+    assert labels_of(simulate_clicks(model, lists, seed=0)).tolist() == [1, 1, 1, 0]
 
 
 # Shown slates
 
 
-@pytest.mark.parametrize("name", USERS)
+@pytest.mark.parametrize("name", CLICK_MODELS)
 def test_shown_clicks_are_the_mean_over_scans(name: str) -> None:
     lists = mixed_lists(5)
-    user = click_model(name, eta=0.4)
+    model = click_model(name, eta=0.4)
     slates = random_slates(lists, seed=1)
-    mean = shown_clicks(user, lists, slates, repeats=3000, seed=2)
+    mean = shown_clicks(model, lists, slates, repeats=3000, seed=2)
     relevance = (lists.batch().pad(grades_of(lists)) >= 2).astype(np.float64)
-    similar = None if user.q is None else similar_items(lists, user.q)
+    similar = None if model.q is None else similar_items(lists, model.q)
     draws = draw([(99, number) for number in range(len(lists))], slates.shape[1], 3000)
-    observed = user.clicks(slates, relevance, similar, draws).mean(axis=0)
+    observed = scan(model, slates, relevance, similar, draws).clicks.mean(axis=0)
     np.testing.assert_allclose(mean, observed, atol=5 * 0.5 / np.sqrt(3000))
     assert (mean[slates < 0] == 0).all()
 
 
-def test_shown_clicks_are_exact_for_a_user_who_is_not_random() -> None:
+def test_shown_clicks_are_exact_for_a_model_that_is_not_stochastic() -> None:
     lists = mixed_lists(6)
-    user = DiverseClicks()
+    model = DiverseClicks()
     slates = random_slates(lists, seed=1, k=4)
-    assert not user.is_random
-    once = shown_clicks(user, lists, slates, repeats=1, seed=1)
-    np.testing.assert_array_equal(once, shown_clicks(user, lists, slates, repeats=50, seed=2))
-    nobody = Draws(np.zeros(slates.shape), np.zeros(slates.shape))
-    np.testing.assert_array_equal(once, reference("diverse", user, lists, slates, nobody))
+    assert not model.is_stochastic
+    once = shown_clicks(model, lists, slates, repeats=1, seed=1)
+    np.testing.assert_array_equal(once, shown_clicks(model, lists, slates, repeats=50, seed=2))
+    no_draws = Draws(np.zeros(slates.shape), np.zeros(slates.shape))
+    np.testing.assert_array_equal(once, reference("diverse", model, lists, slates, no_draws))
 
 
-def test_the_first_slots_have_the_same_luck_when_more_are_shown() -> None:
-    lists, user = mixed_lists(7), SimilarClicks(eta=0.8)
+def test_the_first_slots_keep_their_random_numbers_when_more_are_shown() -> None:
+    lists, model = mixed_lists(7), SimilarClicks(eta=0.8)
     slates = random_slates(lists, seed=1)
-    whole = shown_clicks(user, lists, slates, repeats=5, seed=3)
-    np.testing.assert_array_equal(shown_clicks(user, lists, slates[:, :3], repeats=5, seed=3), whole[:, :3])
+    whole = shown_clicks(model, lists, slates, repeats=5, seed=3)
+    np.testing.assert_array_equal(shown_clicks(model, lists, slates[:, :3], repeats=5, seed=3), whole[:, :3])
 
 
-@pytest.mark.parametrize("name", USERS)
+@pytest.mark.parametrize("name", CLICK_MODELS)
 def test_batching_changes_no_click(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    lists, user = mixed_lists(8), click_model(name, eta=0.5)
+    lists, model = mixed_lists(8), click_model(name, eta=0.5)
     slates = random_slates(lists, seed=1)
-    log = labels_of(simulate_clicks(user, lists, 4))
-    shown = shown_clicks(user, lists, slates, repeats=7, seed=4)
+    log = labels_of(simulate_clicks(model, lists, 4))
+    shown = shown_clicks(model, lists, slates, repeats=7, seed=4)
     monkeypatch.setattr("seq2slate.simulation.click_models._CELLS", 1)
-    np.testing.assert_array_equal(labels_of(simulate_clicks(user, lists, 4)), log)
-    np.testing.assert_array_equal(shown_clicks(user, lists, slates, repeats=7, seed=4), shown)
+    np.testing.assert_array_equal(labels_of(simulate_clicks(model, lists, 4)), log)
+    np.testing.assert_array_equal(shown_clicks(model, lists, slates, repeats=7, seed=4), shown)
 
 
 def test_another_seed_is_another_log() -> None:
-    lists, user = mixed_lists(9), PositionBasedModel()
-    once, again, other = (labels_of(simulate_clicks(user, lists, seed)) for seed in (0, 0, 1))
+    lists, model = mixed_lists(9), PositionBasedModel()
+    once, again, other = (labels_of(simulate_clicks(model, lists, seed)) for seed in (0, 0, 1))
     np.testing.assert_array_equal(once, again)
     assert (once != other).any()
 
 
 @pytest.mark.parametrize(
-    ("user", "is_random"),
+    ("model", "is_stochastic"),
     [
         (CascadeModel(), True),
         (CascadeModel(eta=0), False),
@@ -309,10 +309,10 @@ def test_another_seed_is_another_log() -> None:
         (PositionBasedModel(eta=0, noise=0), False),
     ],
 )
-def test_a_user_is_random_when_two_logs_can_differ(user: ClickModel, is_random: bool) -> None:
+def test_a_click_model_is_stochastic_when_two_logs_can_differ(model: ClickModel, is_stochastic: bool) -> None:
     lists = mixed_lists(10)
-    logs = {tuple(labels_of(simulate_clicks(user, lists, seed)).tolist()) for seed in range(5)}
-    assert user.is_random == is_random == (len(logs) > 1)
+    logs = {tuple(labels_of(simulate_clicks(model, lists, seed)).tolist()) for seed in range(5)}
+    assert model.is_stochastic == is_stochastic == (len(logs) > 1)
 
 
 # The log
@@ -339,7 +339,7 @@ def test_no_lists_have_no_clicks() -> None:
     assert shown_clicks(DiverseClicks(), lists, np.zeros((0, 0), dtype=np.int64), repeats=1, seed=0).shape == (0, 0)
 
 
-# Making users
+# Click models by name
 
 
 def test_the_defaults_are_the_papers() -> None:
@@ -352,7 +352,7 @@ def test_the_defaults_are_the_papers() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("cascading", {}, "no user 'cascading'; choose one of cascade, diverse, similar, position"),
+        ("cascading", {}, "no click model 'cascading'; choose one of cascade, diverse, similar, position"),
         ("cascade", {"q": 0.5}, "'cascade' has no option 'q'"),
         ("diverse", {"noise": 0.5}, "'diverse' has no option 'noise'"),
         ("diverse", {"eta": -0.1}, "eta must be at least 0, got -0.1"),
@@ -375,20 +375,20 @@ def test_slates_must_fit_the_lists_and_repeats_be_positive() -> None:
 
 
 @pytest.mark.parametrize(
-    "user", [CascadeModel(eta=0.3), DiverseClicks(eta=0.2), SimilarClicks(), PositionBasedModel(eta=0.3)]
+    "model", [CascadeModel(eta=0.3), DiverseClicks(eta=0.2), SimilarClicks(), PositionBasedModel(eta=0.3)]
 )
-def test_a_probability_of_relevance_gives_the_mean_over_relevances(user: ClickModel) -> None:
+def test_a_probability_of_relevance_gives_the_mean_over_relevances(model: ClickModel) -> None:
     """Sum the exact click rates of all 2^3 relevances, weighted, against scans that know the probability only."""
     p = np.array([0.9, 0.4, 0.6])
     lists = ItemLists(features=TWO_AND_ONE, offsets=[0, 3])
-    similar = None if user.q is None else similar_items(lists, user.q)
+    similar = None if model.q is None else similar_items(lists, model.q)
     slates = np.array([[1, 0, 2]])
     draws = draw([(1,)], 3, 40_000)
     expected = np.zeros(3)
     for outcome in product([0.0, 1.0], repeat=3):
         weight = np.where(np.array(outcome) == 1, p, 1 - p).prod()
-        expected += weight * scan(user, slates, np.array([outcome]), similar, draws).probability.mean(axis=0)[0]
-    scanned = scan(user, slates, p[None], similar, draws)
+        expected += weight * scan(model, slates, np.array([outcome]), similar, draws).probability.mean(axis=0)[0]
+    scanned = scan(model, slates, p[None], similar, draws)
     np.testing.assert_allclose(scanned.probability.mean(axis=0)[0], expected, atol=MONTE_CARLO)
     np.testing.assert_allclose(scanned.clicks.mean(axis=0)[0], expected, atol=MONTE_CARLO)
 
