@@ -1,25 +1,34 @@
-"""How good a slate is, given labels: MAP, NDCG, precision, MRR, rank-gain and clicks, one value a list.
+"""Ranking metrics, one value a list: MAP, NDCG, precision, MRR, rank-gain and clicks.
 
-Every function is `f(slates, labels, *, mask, k=None)`: slates (B, K) are indices into each list, -1 in a slot without
-an item; labels (B, N) are clicks or grades; mask (B, N) is True for a real item, and a slate names no others. Only the
-first k slots count. An item is positive when its label is above 0. An item that is not on the slate was not retrieved:
-it still counts in the number of positives and in the ideal DCG, as in trec_eval, whose MAP, NDCG, P and MRR these are.
+Every metric is `f(slates, labels, *, mask, k=None)`:
 
-A list without positives (an empty list is one) has no MAP, NDCG, P or MRR; the caller says what stands in:
-"skip" is NaN, which every mean leaves out, "zero" and "one" are the numbers. Its rank-gain and its clicks are defined,
-and 0: the paper averages rank-gain over all lists, and a slate that nobody clicked is a result, not a gap in the data.
+- `slates` (B, K) are indices into each list, -1 in a slot without an item.
+- `labels` (B, N) are clicks or grades, of any numeric type. An item is positive when its label is above 0.
+- `mask` (B, N) is True for a real item, and a slate names no others.
+- `k` is the cut-off: only the first k slots count.
 
-The paper (section 4) does not say which gain its NDCG has. Here it is linear, the label itself, unless "exponential" is
-asked for (2^label - 1); for clicks the two are the same.
+In the formulas, slots count from 1, y_j is the label of the item in slot j (0 for an empty slot) and R is the number of
+positives of the list. An item that is not on the slate was not retrieved: it still counts in R and in the ideal DCG, as
+in trec_eval, whose MAP, NDCG, P and MRR these are.
+
+MAP, NDCG, P and MRR are undefined for a list without positives (an empty list is one). Their option `no_positives` says
+what stands in: "skip" is NaN, which every mean leaves out, "zero" and "one" are the numbers. Rank-gain and clicks are
+defined and 0: the paper averages rank-gain over all lists, and a slate that nobody clicked is a result.
+
+The paper (section 4) does not say which gain its NDCG has. Here it is linear unless "exponential" is asked for; for
+clicks the two are the same.
+
+To add a metric, write such a function and name it in `METRICS`. One with an option `no_positives` is undefined without
+positives.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from types import MappingProxyType
+from functools import cache, partial
+from inspect import signature
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -34,9 +43,9 @@ Values: TypeAlias = npt.NDArray[np.float64]
 Labels: TypeAlias = npt.NDArray[Any]
 """(B, N) clicks or grades, of any numeric type."""
 NoPositives: TypeAlias = Literal["skip", "zero", "one"]
-"""What a list without positives is worth: NaN, 0 or 1."""
+"""The value of a list without positives: NaN, 0 or 1."""
 Gain: TypeAlias = Literal["linear", "exponential"]
-"""What an item of label l adds to the DCG before the discount: l, or 2^l - 1."""
+"""The gain g(y) of a label y in the DCG: y, or 2^y − 1."""
 
 _STAND_IN = {"skip": np.nan, "zero": 0.0, "one": 1.0}
 
@@ -44,7 +53,7 @@ _STAND_IN = {"skip": np.nan, "zero": 0.0, "one": 1.0}
 def average_precision(
     slates: IntArray, labels: Labels, *, mask: BoolArray, k: int | None = None, no_positives: NoPositives = "skip"
 ) -> Values:
-    """Return the mean, over all positives of a list, of the precision at the slot of each; 0 for one not on the slate.
+    """Return the average precision of each list: AP = 1/R Σ_j≤k [y_j > 0] P@j. Its mean over lists is MAP.
 
     >>> import numpy as np
     >>> mask = np.ones((1, 4), dtype=bool)
@@ -67,9 +76,9 @@ def ndcg(
     gain: Gain = "linear",
     no_positives: NoPositives = "skip",
 ) -> Values:
-    """Return the discounted gain of the slate over that of the best order of all the items of the list.
+    """Return DCG = Σ_j≤k g(y_j) / log2(j + 1) of each list, divided by that of its ideal order (all items by label).
 
-    Slot j (from 1) is discounted by log2(j + 1).
+    The gain g(y) is y, or 2^y − 1 with `gain="exponential"`.
 
     >>> import numpy as np
     >>> mask = np.ones((1, 3), dtype=bool)
@@ -78,15 +87,15 @@ def ndcg(
     """
     n_positives = _count_positives(labels, mask)
     gains = _gains(np.where(mask, labels, 0), gain)
-    ideal = _discounted_sum(-np.sort(-gains, axis=1)[:, :k])
-    found = _discounted_sum(_at_slots(gains, slates, k))
-    return _with_stand_in(found / np.where(n_positives > 0, ideal, 1), n_positives, no_positives)
+    ideal = _dcg(-np.sort(-gains, axis=1)[:, :k])
+    dcg = _dcg(_at_slots(gains, slates, k))
+    return _with_stand_in(dcg / np.where(n_positives > 0, ideal, 1), n_positives, no_positives)
 
 
 def precision(
     slates: IntArray, labels: Labels, *, mask: BoolArray, k: int | None = None, no_positives: NoPositives = "skip"
 ) -> Values:
-    """Return the share of positives in the first k slots, where an empty slot is a miss, or, without k, on the slate.
+    """Return P@k = 1/k Σ_j≤k [y_j > 0], where an empty slot is a miss. Without k, the mean is over the items shown.
 
     >>> import numpy as np
     >>> float(precision(np.array([[1, 0]]), np.array([[0, 1]]), mask=np.ones((1, 2), dtype=bool), k=5)[0])
@@ -100,7 +109,7 @@ def precision(
 def reciprocal_rank(
     slates: IntArray, labels: Labels, *, mask: BoolArray, k: int | None = None, no_positives: NoPositives = "skip"
 ) -> Values:
-    """Return 1 over the slot (from 1) of the first positive; 0 if none is on the slate.
+    """Return RR = 1 / min {j ≤ k : y_j > 0}, and 0 if no positive is on the slate. Its mean over lists is MRR.
 
     >>> import numpy as np
     >>> float(reciprocal_rank(np.array([[0, 1]]), np.array([[0, 1]]), mask=np.ones((1, 2), dtype=bool))[0])
@@ -112,7 +121,7 @@ def reciprocal_rank(
 
 
 def rank_gain(slates: IntArray, labels: Labels, *, mask: BoolArray, k: int | None = None) -> Values:
-    """Return by how many positions the positives moved up, all together (paper, section 4.1); 0 without positives.
+    """Return Σ over positives of (base position − new position): how far they moved up together (paper, section 4.1).
 
     The items that are not on the slate, or beyond its first k slots, follow in base order.
 
@@ -127,7 +136,7 @@ def rank_gain(slates: IntArray, labels: Labels, *, mask: BoolArray, k: int | Non
 
 
 def clicks(slates: IntArray, labels: Labels, *, mask: BoolArray, k: int | None = None) -> Values:
-    """Return the sum of the labels on the slate: for clicks, how many; 0 without positives.
+    """Return Σ_j≤k y_j: the number of clicks on the slate, or the sum of its grades.
 
     >>> import numpy as np
     >>> float(clicks(np.array([[1, 0, 2]]), np.array([[1, 0, 1]]), mask=np.ones((1, 3), dtype=bool), k=2)[0])
@@ -137,25 +146,21 @@ def clicks(slates: IntArray, labels: Labels, *, mask: BoolArray, k: int | None =
     return total
 
 
-METRICS: Mapping[str, Callable[..., Values]] = MappingProxyType(
-    {
-        "MAP": average_precision,
-        "MRR": reciprocal_rank,
-        "NDCG": partial(ndcg, gain="linear"),
-        "NDCG-exp": partial(ndcg, gain="exponential"),
-        "P": precision,
-        "rank-gain": rank_gain,
-        "clicks": clicks,
-    }
-)
-"""Every metric by the name that a `Measure` has."""
-
-_DEFINED_WITHOUT_POSITIVES = frozenset({"rank-gain", "clicks"})
+METRICS: dict[str, Callable[..., Values]] = {
+    "MAP": average_precision,
+    "MRR": reciprocal_rank,
+    "NDCG": partial(ndcg, gain="linear"),
+    "NDCG-exp": partial(ndcg, gain="exponential"),
+    "P": precision,
+    "rank-gain": rank_gain,
+    "clicks": clicks,
+}
+"""Every metric, by the name that a `Measure` has."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A metric and its cut: it parses, prints, hashes, and measures slates.
+    """A metric with its cut-off, as a value: it parses, prints, hashes, and measures slates.
 
     >>> measure = Measure.parse("ndcg@10")
     >>> print(measure, measure == Measure("NDCG", 10))
@@ -166,23 +171,23 @@ class Measure:
     """
 
     name: str
-    """A name in METRICS."""
+    """A name in `METRICS`."""
     k: int | None = None
-    """How many slots count; all if None."""
+    """The cut-off: how many slots count; all if None."""
 
     def __post_init__(self) -> None:
         if self.name not in METRICS:
-            raise UsageError(f"unknown measure {self.name!r}; {_known_measures()}")
+            raise UsageError(_unknown(self.name))
         if self.k is not None and self.k < 1:
             raise UsageError(f"{self}: a measure needs at least one slot")
 
     @classmethod
     def parse(cls, text: str) -> Measure:
-        """Read "NDCG@10" or "map"; upper and lower case are the same."""
-        match = re.fullmatch(r"\s*([a-z-]+)(?:@([0-9]+))?\s*", text, flags=re.IGNORECASE)
+        """Read "NDCG@10" or "map"; case does not matter."""
+        match = re.fullmatch(r"\s*([^\s@]+)(?:@([0-9]+))?\s*", text)
         names = {name.lower(): name for name in METRICS}
         if match is None or match[1].lower() not in names:
-            raise UsageError(f"unknown measure {text!r}; {_known_measures()}")
+            raise UsageError(_unknown(text))
         return cls(names[match[1].lower()], None if match[2] is None else int(match[2]))
 
     def __str__(self) -> str:
@@ -190,8 +195,8 @@ class Measure:
 
     @property
     def needs_positives(self) -> bool:
-        """Whether a list without positives has no value of its own, so that `no_positives` decides."""
-        return self.name not in _DEFINED_WITHOUT_POSITIVES
+        """Whether the metric is undefined for a list without positives, so that `no_positives` decides."""
+        return _takes_no_positives(METRICS[self.name])
 
     def __call__(
         self, slates: IntArray, labels: Labels, *, mask: BoolArray, no_positives: NoPositives = "skip"
@@ -205,8 +210,14 @@ DEFAULT_MEASURES = (Measure("MAP"), Measure("NDCG", 5), Measure("NDCG", 10), Mea
 """The columns of the paper's tables."""
 
 
-def _known_measures() -> str:
-    return f"known are {', '.join(METRICS)}, each with or without a cut, as in NDCG@10"
+@cache
+def _takes_no_positives(metric: Callable[..., Values]) -> bool:
+    return "no_positives" in signature(metric).parameters
+
+
+def _unknown(measure: str) -> str:
+    known = ", ".join(METRICS)
+    return f"unknown measure {measure!r}; known are {known}, each with or without a cut-off, as in NDCG@10"
 
 
 def _positives(labels: Labels, mask: BoolArray) -> BoolArray:
@@ -232,20 +243,19 @@ def _first(slates: IntArray, k: int | None) -> IntArray:
 
 
 def _gains(labels: Labels, gain: Gain) -> Values:
-    """Return what each item (B, N) adds to the DCG, up to a factor for each list."""
+    """Return the gain of each item (B, N), up to a factor for each list that cancels in NDCG."""
     if gain not in get_args(Gain):
         raise UsageError(f"gain must be one of {', '.join(get_args(Gain))}; got {gain!r}")
     values = labels.astype(np.float64)
     if gain == "linear":
         return values
     highest = values.max(axis=1, keepdims=True, initial=0)
-    gains: Values = np.exp2(values - highest) - np.exp2(-highest)  # over 2^highest, which cancels, so none is infinite
+    gains: Values = np.exp2(values - highest) - np.exp2(-highest)  # divided by 2^highest, so that none overflows
     return gains
 
 
-def _discounted_sum(gains: Values) -> Values:
-    discounts = 1 / np.log2(np.arange(2, gains.shape[1] + 2))
-    return gains @ discounts
+def _dcg(gains_at_slot: Values) -> Values:
+    return gains_at_slot @ (1 / np.log2(np.arange(2, gains_at_slot.shape[1] + 2)))
 
 
 def _with_stand_in(values: Values, n_positives: IntArray, no_positives: NoPositives) -> Values:

@@ -1,6 +1,8 @@
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -364,6 +366,38 @@ def test_the_defaults_are_the_papers() -> None:
 def test_bad_requests_are_named(name: str, options: dict[str, float], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         click_model(name, **options)
+
+
+@dataclass(frozen=True)
+class GradeBlind:
+    """A click model that inherits from nothing: clicks any examined item with one probability."""
+
+    appeal: float = 1.0
+    eta: float = 0.0
+    relevant_from: float = 2.0
+    q: ClassVar[None] = None
+
+    @property
+    def is_stochastic(self) -> bool:
+        return True
+
+    def click_probability(
+        self, relevance: npt.NDArray[np.float64], near_clicked: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.float64]:
+        return np.full(relevance.shape, self.appeal)
+
+
+def test_a_new_click_model_needs_a_class_and_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CLICK_MODELS, "grade-blind", GradeBlind)
+    lists, appeal = mixed_lists(11), 0.25
+    model = click_model("grade-blind", appeal=appeal, eta=1.0, q=None)
+    slates = random_slates(lists, seed=0)
+    shown = shown_clicks(model, lists, slates, repeats=9, seed=0)
+    positions = np.arange(1, slates.shape[1] + 1)
+    np.testing.assert_allclose(shown, np.where(slates < 0, 0, appeal / positions))
+    assert labels_of(simulate_clicks(click_model("grade-blind"), lists, seed=0)).all()
+    with pytest.raises(UsageError, match="'grade-blind' has no option 'q'; it has appeal, eta, relevant_from"):
+        click_model("grade-blind", q=0.5)
 
 
 def test_slates_must_fit_the_lists_and_repeats_be_positive() -> None:

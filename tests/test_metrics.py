@@ -204,6 +204,21 @@ def test_the_names_that_people_type(text: str, printed: str) -> None:
     assert str(Measure.parse(text)) == printed
 
 
+def recall(slates: IntArray, labels: IntArray, *, mask: BoolArray, k: int | None = None) -> Values:
+    at_slots = np.take_along_axis(labels, np.maximum(slates, 0), axis=1)[:, :k] * (slates >= 0)[:, :k]
+    shares: Values = (at_slots > 0).sum(axis=1) / np.maximum(((labels > 0) & mask).sum(axis=1), 1)
+    return shares
+
+
+def test_a_new_metric_needs_a_function_and_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METRICS, "Recall", recall)
+    measure = Measure.parse("recall@3")
+    assert str(measure) == "Recall@3"
+    assert not measure.needs_positives
+    np.testing.assert_allclose(MIXED.by("Recall@3"), [0, 0, 1, 1 / 2])
+    np.testing.assert_allclose(MIXED.by("recall"), [0, 0, 1, 2 / 2])
+
+
 @pytest.mark.parametrize("text", ["recall@5", "", "@5", "NDCG@", "NDCG@x", "NDCG@-1", "NDCG 10"])
 def test_an_unknown_measure_is_answered_with_the_known_ones(text: str) -> None:
     with pytest.raises(UsageError) as caught:

@@ -7,11 +7,21 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
 from seq2slate.baselines.order import BaseOrder, RandomOrder
 from seq2slate.data.lists import Batch, IntArray, ItemLists
-from seq2slate.data.ranker import Ranker, slates_from_scores
+from seq2slate.data.ranker import (
+    NO_ITEM,
+    Ranker,
+    base_slates,
+    complete_slates,
+    empty_slates,
+    slates_from_scores,
+    slot_of_item,
+)
 from seq2slate.simulation.click_models import CLICK_MODELS, click_model
 from tests.checks import check_ranker, mixed_lists
 
@@ -52,6 +62,39 @@ def test_random_order_is_fair() -> None:
     orders, counts = np.unique(slates, axis=0, return_counts=True)
     assert len(orders) == 6
     np.testing.assert_allclose(counts / 2000, 1 / 6, atol=4 * np.sqrt(1 / 6 * 5 / 6 / 2000))
+
+
+# Slates
+
+
+@settings(max_examples=100)
+@given(
+    lengths=st.lists(st.integers(0, 7), min_size=1, max_size=5),
+    k=st.integers(0, 9),
+    cut=st.none() | st.integers(0, 9),
+    seed=st.integers(0, 2**32),
+)
+def test_slates_are_those_of_plain_python(lengths: list[int], k: int, cut: int | None, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    widest = max(lengths)
+    mask = np.arange(widest) < np.array(lengths)[:, None]
+    scores = rng.integers(0, 4, mask.shape).astype(np.float64)  # with ties
+    slates = slates_from_scores(rng.random(mask.shape), mask, k)
+
+    def padded(rows: list[list[int]]) -> list[list[int]]:
+        return [(row + [NO_ITEM] * widest)[:widest][:cut] for row in rows]
+
+    placed = [[item for item in row if item >= 0] for row in slates.tolist()]
+    others = [[item for item in range(n) if item not in row] for n, row in zip(lengths, placed, strict=True)]
+    by_score = [sorted(row, key=lambda item: -own[item]) for row, own in zip(others, scores, strict=True)]
+    in_base_order = [first + rest for first, rest in zip(placed, others, strict=True)]
+    sorted_by_score = [first + rest for first, rest in zip(placed, by_score, strict=True)]
+    assert complete_slates(slates, mask, k=cut).tolist() == padded(in_base_order)
+    assert complete_slates(slates, mask, scores, cut).tolist() == padded(sorted_by_score)
+    assert base_slates(mask, cut).tolist() == padded([list(range(n)) for n in lengths])
+    assert empty_slates(np.array(lengths), cut).tolist() == padded([[] for _ in lengths])
+    slots = [[row.index(item) if item in row else widest for item in range(widest)] for row in placed]
+    assert slot_of_item(slates, mask).tolist() == slots
 
 
 # The battery itself
