@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from seq2slate.data import jsonl, letor, tables
-from seq2slate.data.files import is_split_folder, read, read_split, write, write_split
+from seq2slate.data.files import FORMATS, FileFormat, is_split_folder, read, read_split, write, write_split
 from seq2slate.data.lists import ItemLists, Split
+from seq2slate.data.text import AnyPath
 from seq2slate.errors import DataError, UsageError
 from tests.random_lists import assert_same_lists
 
@@ -62,7 +63,7 @@ def test_a_format_may_be_given(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"lists.data: unknown suffix; expected one of .txt"):
         read(path)
     with pytest.raises(UsageError, match="no format 'csv'; there are letor, parquet, jsonl"):
-        read(path, format="csv")  # type: ignore[arg-type]
+        read(path, format="csv")
 
 
 @pytest.mark.parametrize("name", ["lists.csv", "lists", "lists.parquet.gz", "lists.gz"])
@@ -79,6 +80,28 @@ def test_only_parquet_has_layouts(tmp_path: Path) -> None:
     assert_same_lists(read(tmp_path / "items.parquet"), some_lists())
     with pytest.raises(UsageError, match=r"needs a \.parquet file"):
         write(some_lists(), tmp_path / "items.jsonl", layout="items")
+
+
+def test_a_new_format_needs_a_reader_a_writer_and_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The toy keeps labels only, one list a line."""
+
+    def read_labels(path: AnyPath) -> ItemLists:
+        lines = [line.split(",") for line in Path(path).read_text().splitlines()]
+        labels = [float(label) for line in lines for label in line]
+        return ItemLists(np.zeros((len(labels), 1)), np.cumsum([0, *map(len, lines)]), labels)
+
+    def write_labels(lists: ItemLists, path: AnyPath) -> None:
+        lines = [",".join(map(str, one.batch().labels[0].tolist())) for one in lists]
+        Path(path).write_text("\n".join(lines))
+
+    monkeypatch.setitem(FORMATS, "labels", FileFormat((".labels",), read_labels, write_labels))
+    write(some_lists(), tmp_path / "train.labels")
+    np.testing.assert_array_equal(read(tmp_path / "train.labels").labels, some_lists().labels)
+    write(some_lists(), tmp_path / "vali.labels")
+    write(some_lists(), tmp_path / "test.labels")
+    assert [len(part) for part in read_split(tmp_path)] == [3, 3, 3]
+    with pytest.raises(UsageError, match=r"layout 'items' needs a \.parquet file"):
+        write(some_lists(), tmp_path / "train.labels", layout="items")
 
 
 # Several files

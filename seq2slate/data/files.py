@@ -1,10 +1,6 @@
 """The front door for files: the suffix names the format, several files become one, a folder may be a split.
 
-| suffix (each text format also with .gz) | format |
-|---|---|
-| .txt .letor .svm .svmlight .dat | LETOR / SVMlight text |
-| .parquet | Parquet |
-| .jsonl .ndjson | JSON lines |
+`FORMATS` is the table of formats. To add one, write a module with a reader and a writer and add a line there.
 """
 
 from __future__ import annotations
@@ -12,46 +8,55 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypeAlias
-
-import numpy as np
-import pyarrow as pa
+from typing import NamedTuple
 
 from seq2slate.data.jsonl import read_jsonl, write_jsonl
-from seq2slate.data.letor import COMMENT, read_letor, write_letor
-from seq2slate.data.lists import ItemLists, Split, default_feature_names
+from seq2slate.data.letor import align_letor, read_letor, write_letor
+from seq2slate.data.lists import ItemLists, Split
 from seq2slate.data.parquet import parquet_files, read_parquet, write_parquet
 from seq2slate.data.tables import Layout, check_same_columns
 from seq2slate.data.text import AnyPath
 from seq2slate.errors import DataError, UsageError
 
-Format: TypeAlias = Literal["letor", "parquet", "jsonl"]
 
-_FORMATS: dict[str, Format] = {
-    ".txt": "letor",
-    ".letor": "letor",
-    ".svm": "letor",
-    ".svmlight": "letor",
-    ".dat": "letor",
-    ".parquet": "parquet",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
+class FileFormat(NamedTuple):
+    """How files of one format are named, read and written."""
+
+    suffixes: tuple[str, ...]
+    read: Callable[[AnyPath], ItemLists]
+    write: Callable[..., None]
+    """Takes the lists and the path, and the layout if there are several."""
+    is_text: bool = True
+    """Whether the suffix may be followed by .gz."""
+    layouts: tuple[Layout, ...] = ("lists",)
+    """What a row may be."""
+    align: Callable[[list[ItemLists]], list[ItemLists]] = list
+    """Gives files that belong together the same columns, where a file alone does not tell how many there are."""
+
+
+FORMATS = {
+    "letor": FileFormat((".txt", ".letor", ".svm", ".svmlight", ".dat"), read_letor, write_letor, align=align_letor),
+    "parquet": FileFormat((".parquet",), read_parquet, write_parquet, is_text=False, layouts=("lists", "items")),
+    "jsonl": FileFormat((".jsonl", ".ndjson"), read_jsonl, write_jsonl),
 }
-_READERS: dict[Format, Callable[[AnyPath], ItemLists]] = {
-    "letor": read_letor,
-    "parquet": read_parquet,
-    "jsonl": read_jsonl,
-}
+"""Every file format, by name."""
+
 _PART_OF_WORD = {"train": "train", "vali": "valid", "valid": "valid", "validation": "valid", "test": "test"}
 
 
-def read(path_or_paths: AnyPath | Sequence[AnyPath], *, format: Format | None = None) -> ItemLists:  # noqa: A002
+def read(path_or_paths: AnyPath | Sequence[AnyPath], *, format: str | None = None) -> ItemLists:  # noqa: A002
     r"""Return the lists of a file, of the files that a pattern matches, of several files, or of a folder of Parquet.
 
-    The format comes from the suffix unless it is given. Several files must have the same columns, LETOR files as many
-    as the widest of them, and no list may stand in two of them.
+    Several files must have the same columns, and no list may stand in two of them. LETOR files get as many features as
+    the widest of them.
+
+    Args:
+        path_or_paths: A file, a glob pattern, a folder of Parquet files, or a sequence of these.
+        format: A name in `FORMATS`; the suffix decides if it is not given.
+
+    Raises:
+        DataError: The file cannot be read as it is; the message names the row or line.
 
     >>> from tempfile import mkdtemp
     >>> folder = Path(mkdtemp())
@@ -59,35 +64,35 @@ def read(path_or_paths: AnyPath | Sequence[AnyPath], *, format: Format | None = 
     >>> lists = read(folder / "*.txt")
     >>> len(lists), lists.n_features
     (2, 3)
+
     """
     paths = _expand(path_or_paths)
-    if format is not None and format not in _READERS:
-        raise UsageError(f"no format {format!r}; there are {', '.join(_READERS)}")
-    formats = [format or _format_of(path) for path in paths]
-    parts = [_READERS[form](path) for path, form in zip(paths, formats, strict=True)]
+    if format is not None and format not in FORMATS:
+        raise UsageError(f"no format {format!r}; there are {', '.join(FORMATS)}")
+    parts = _read_alike(paths, [format or _format_of(path) for path in paths])
     if len(parts) == 1:
         return parts[0]
-    if set(formats) == {"letor"}:
-        parts = _same_width(parts)
-    for path, part in zip(paths, parts, strict=True):
-        check_same_columns(parts[0], part, str(paths[0]), str(path))
     _check_no_list_twice(paths, parts)
     return ItemLists.concat(parts)
 
 
 def read_split(folder: AnyPath, *, prefix: str | None = None) -> Split:
-    """Return the three parts of a folder: `train.txt vali.txt test.txt` of a fold, or the same names in any format.
+    """Return the train, validation and test lists of a folder.
 
-    Names may have a prefix, as in Yahoo's `set1.train.txt`. If the folder has several, `prefix` chooses; without it
-    names that have none come first, then `set1`. The parts get the same number of features.
+    Args:
+        folder: Holds `train.txt`, `vali.txt` and `test.txt`, as a fold of LETOR does, or the same names in any format.
+            Names may have a prefix, as in Yahoo's `set1.train.txt`. The parts get the same number of features.
+        prefix: Chooses among several prefixes. Without it, names that have none come first, then `set1`.
+
+    >>> from tempfile import mkdtemp
+    >>> lists = ItemLists([[0], [1], [2]], [0, 1, 2, 3], labels=[0, 1, 0])
+    >>> write_split(Split(lists[0], lists[1], lists[2]), folder := mkdtemp())
+    >>> read_split(folder).valid.labels.tolist()
+    [1.0]
+
     """
     paths = _parts_of(folder, prefix)
-    parts = [read(path) for path in paths]
-    if {_format_of(path) for path in paths} == {"letor"}:
-        parts = _same_width(parts)
-    for path, part in zip(paths, parts, strict=True):
-        check_same_columns(parts[0], part, str(paths[0]), str(path))
-    return Split(*parts)
+    return Split(*_read_alike(paths, [_format_of(path) for path in paths]))
 
 
 def is_split_folder(path: AnyPath) -> bool:
@@ -100,25 +105,44 @@ def is_split_folder(path: AnyPath) -> bool:
 
 
 def write(lists: ItemLists, path: AnyPath, *, layout: Layout = "lists") -> None:
-    """Write lists to a file in the format of its suffix; only Parquet has a `layout` other than one row per list.
+    """Write lists to a file in the format of its suffix. The file appears whole or not at all.
 
-    The file appears whole or not at all. What a format cannot hold is a DataError: Parquet holds everything.
+    Args:
+        lists: What to write.
+        path: The file. Parquet holds everything; what another format cannot hold is a DataError.
+        layout: "lists" for one row per list, "items" for one row per item; only Parquet has the choice.
+
+    >>> from tempfile import mkdtemp
+    >>> path = Path(mkdtemp()) / "one.jsonl"
+    >>> write(ItemLists([[0.5]], [0, 1], labels=[1]), path)
+    >>> read(path).features.tolist()
+    [[0.5]]
+
     """
-    form = _format_of(Path(path))
-    if form == "parquet":
-        write_parquet(lists, path, layout)
-    elif layout != "lists":
-        raise UsageError(f"{path}: layout {layout!r} needs a .parquet file")
-    elif form == "jsonl":
-        write_jsonl(lists, path)
+    form = FORMATS[_format_of(Path(path))]
+    if layout not in form.layouts:
+        able = [suffix for other in FORMATS.values() if layout in other.layouts for suffix in other.suffixes]
+        raise UsageError(f"{path}: layout {layout!r} needs a {' or '.join(able)} file")
+    if len(form.layouts) > 1:
+        form.write(lists, path, layout)
     else:
-        write_letor(lists, path)
+        form.write(lists, path)
 
 
 def write_split(split: Split, folder: AnyPath, *, layout: Layout = "lists") -> None:
     """Write `train.parquet`, `valid.parquet` and `test.parquet`, which `read_split` reads."""
-    for name, lists in zip(Split._fields, split, strict=True):
-        write_parquet(lists, Path(folder) / f"{name}.parquet", layout)
+    for name, lists in split._asdict().items():
+        write(lists, Path(folder) / f"{name}.parquet", layout=layout)
+
+
+def _read_alike(paths: list[Path], formats: list[str]) -> list[ItemLists]:
+    """Return the lists of each file, after checking that all have the same columns."""
+    parts = [FORMATS[name].read(path) for path, name in zip(paths, formats, strict=True)]
+    if len(set(formats)) == 1:
+        parts = FORMATS[formats[0]].align(parts)
+    for path, part in zip(paths, parts, strict=True):
+        check_same_columns(parts[0], part, str(paths[0]), str(path))
+    return parts
 
 
 def _expand(path_or_paths: AnyPath | Sequence[AnyPath]) -> list[Path]:
@@ -141,37 +165,22 @@ def _expand(path_or_paths: AnyPath | Sequence[AnyPath]) -> list[Path]:
     return [path]
 
 
-def _stem_and_format(path: Path) -> tuple[str, Format | None]:
+def _stem_and_format(path: Path) -> tuple[str, str | None]:
     """Return the name without its suffixes, and what they stand for."""
     is_packed = path.suffix.lower() == ".gz"
-    name = Path(path.stem if is_packed else path.name)
-    form = _FORMATS.get(name.suffix.lower())
-    return name.stem, None if is_packed and form == "parquet" else form
+    bare = Path(path.stem if is_packed else path.name)
+    for name, form in FORMATS.items():
+        if bare.suffix.lower() in form.suffixes and (form.is_text or not is_packed):
+            return bare.stem, name
+    return bare.stem, None
 
 
-def _format_of(path: Path) -> Format:
-    _, form = _stem_and_format(path)
-    if form is None:
-        known = ", ".join(_FORMATS)
+def _format_of(path: Path) -> str:
+    _, name = _stem_and_format(path)
+    if name is None:
+        known = ", ".join(suffix for form in FORMATS.values() for suffix in form.suffixes)
         raise DataError(f"{path}: unknown suffix; expected one of {known} (text also with .gz), or name the format")
-    return form
-
-
-def _same_width(parts: list[ItemLists]) -> list[ItemLists]:
-    """Return LETOR lists with as many features as the widest, and all with comments if any has them."""
-    width = max(part.n_features for part in parts)
-    with_comments = any(part.categorical for part in parts)
-    return [_widened(part, width, with_comments) for part in parts]
-
-
-def _widened(lists: ItemLists, width: int, with_comments: bool) -> ItemLists:
-    if with_comments and not lists.categorical:
-        lists = replace(lists, categorical={COMMENT: pa.nulls(lists.n_items, pa.large_string())})
-    if lists.n_features == width:
-        return lists
-    features = np.zeros((lists.n_items, width), dtype=np.float32)
-    features[:, : lists.n_features] = lists.features
-    return replace(lists, features=features, feature_names=default_feature_names(width))
+    return name
 
 
 def _check_no_list_twice(paths: list[Path], parts: list[ItemLists]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from typing import NamedTuple
@@ -73,6 +74,28 @@ def read_letor(path: AnyPath, *, n_features: int | None = None, chunk_bytes: int
     if not any(len(block.labels) for block in blocks):
         raise DataError(f"{path}, line 1: the file holds no lists")
     return _joined(blocks, n_features, partial(_place_of_item, path))
+
+
+def align_letor(parts: list[ItemLists]) -> list[ItemLists]:
+    """Return lists that were read apart with as many features as the widest, and all with comments if any has them.
+
+    >>> narrow, wide = ItemLists([[1]], [0, 1]), ItemLists([[2, 3]], [0, 1])
+    >>> [part.features.tolist() for part in align_letor([narrow, wide])]
+    [[[1.0, 0.0]], [[2.0, 3.0]]]
+    """
+    width = max(part.n_features for part in parts)
+    with_comments = any(part.categorical for part in parts)
+    return [_widened(part, width, with_comments) for part in parts]
+
+
+def _widened(lists: ItemLists, width: int, with_comments: bool) -> ItemLists:
+    if with_comments and not lists.categorical:
+        lists = replace(lists, categorical={COMMENT: pa.nulls(lists.n_items, pa.large_string())})
+    if lists.n_features == width:
+        return lists
+    features = np.zeros((lists.n_items, width), dtype=np.float32)
+    features[:, : lists.n_features] = lists.features
+    return replace(lists, features=features, feature_names=default_feature_names(width))
 
 
 def _parse(chunk: bytes, n_features: int | None, path: AnyPath, first_line: int) -> _Block:
