@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic writes: files that appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; when the block ends well it takes the final name, otherwise it vanishes.
+    """Yield a temporary path beside `path`; it is renamed when the block succeeds and deleted when it raises.
 
-    The file reaches the disk before it is renamed, so that neither a crash nor a full disk leaves half a file under
-    the final name. Missing folders are made.
+    The file is synced to disk before it is renamed, so that neither a crash nor a full disk leaves half a file under
+    the final name. Missing folders are created.
 
     >>> folder = Path(tempfile.mkdtemp())
     >>> with atomic_path(folder / "note.txt") as partial:
@@ -42,7 +42,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file or folder has reached the disk."""
+    """Flush a file or folder to disk (fsync)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

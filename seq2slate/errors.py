@@ -1,4 +1,4 @@
-"""User errors: invalid input or options. The command line prints them without a traceback and exits with code 2."""
+"""User errors: invalid data or options. The command line prints the message without a traceback and exits with code 2."""
 
 
 class Seq2SlateError(Exception):
@@ -6,20 +6,20 @@ class Seq2SlateError(Exception):
 
 
 class DataError(Seq2SlateError, ValueError):
-    """A file, table or array that cannot be used as it is: the message names the file and the row or line."""
+    """Invalid data: the message names the file and the row or line."""
 
 
 class UsageError(Seq2SlateError, ValueError):
-    """Options that do not go together, a name that does not exist, or a value out of range."""
+    """Invalid options: they contradict each other, a name is unknown, or a value is out of range."""
 
 
 class NotFittedError(UsageError, AttributeError):
-    """A ranker was asked for what only `fit` can give it."""
+    """A ranker was used before `fit`."""
 
 
 class TrainingStoppedError(Seq2SlateError):
-    """Training ended before its time; the message says why and how to go on."""
+    """Training stopped early; the message says why and how to resume."""
 
 
 class TrainingInterruptedError(TrainingStoppedError):
-    """Ctrl-C ended the training."""
+    """Ctrl-C stopped the training."""

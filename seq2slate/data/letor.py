@@ -1,11 +1,11 @@
 """LETOR / SVMlight text, plain or gzip: `label qid:… 1:… 2:… # comment`.
 
-scikit-learn is the parser. It is fed with chunks of whole lines, so that memory stays near the size of the result, and
-so that a chunk it refuses can be walked line by line to say which line is wrong and why. Query ids may be any text.
+scikit-learn parses the file in chunks of whole lines: memory stays near the size of the result, and a chunk that it
+rejects is parsed again line by line, to say which line is invalid and why. Query ids may be any text.
 
-A comment that begins with `docid = X` (or `item_id = X`) names the item; what it says beyond that is kept in a
-categorical column `comment`, and written back. A number too large for float32 becomes the largest float32: Istella
-marks what is missing with 1.79769313486232e+308, which is too large even for float64.
+A comment that begins with `docid = X` (or `item_id = X`) names the item; the rest of it is kept in a categorical column
+`comment`, and written back. A number beyond float32 becomes the largest float32: Istella marks missing values with
+1.79769313486232e+308, which overflows even float64.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COMMENT = "comment"
 
 _CHUNK_BYTES = 16 * 2**20
 _ROWS_AT_ONCE = 4096
-_HIGHEST_INDEX = 100_000  # far above any data set: a typing error in an index should not ask for terabytes
+_HIGHEST_INDEX = 100_000  # far above any data set: a typo in an index should not allocate terabytes
 # Every line with data: its qid, and what stands after the first `#`.
 _ITEM = re.compile(rb"^[^\S\n]*[^\s#]+[^\S\n]+qid:([^\s#]+)[^#\n]*(?:#(.*))?$", re.MULTILINE)
 _WORD = re.compile(rb":[^\s\d]*(?:nan|inf)", re.IGNORECASE)
@@ -58,7 +58,15 @@ class _Block(NamedTuple):
 
 
 def read_letor(path: AnyPath, *, n_features: int | None = None, chunk_bytes: int = _CHUNK_BYTES) -> ItemLists:
-    r"""Return the lists of a LETOR file; without `n_features` it is as wide as its highest feature index.
+    r"""Return the lists of a LETOR file.
+
+    Args:
+        path: The file; the lines of a list (one qid) must be adjacent.
+        n_features: The number of features; the highest feature index in the file if not given.
+        chunk_bytes: How much text is parsed at once.
+
+    Raises:
+        DataError: A line is invalid; the message names it.
 
     >>> from pathlib import Path
     >>> from tempfile import mkdtemp
@@ -69,6 +77,7 @@ def read_letor(path: AnyPath, *, n_features: int | None = None, chunk_bytes: int
     (['a', 'b'], [2, 1], ['x', 'y', 'x'])
     >>> lists.features.tolist()
     [[0.5, 0.0, 2.0], [0.0, 1.0, 0.0], [7.0, 0.0, 0.0]]
+
     """
     blocks = [_parse(chunk, n_features, path, first_line) for first_line, chunk in line_chunks(path, chunk_bytes)]
     if not any(len(block.labels) for block in blocks):
@@ -77,7 +86,7 @@ def read_letor(path: AnyPath, *, n_features: int | None = None, chunk_bytes: int
 
 
 def align_letor(parts: list[ItemLists]) -> list[ItemLists]:
-    """Return lists that were read apart with as many features as the widest, and all with comments if any has them.
+    """Return the lists of several files with as many features as the widest, and all with comments if any has them.
 
     >>> narrow, wide = ItemLists([[1]], [0, 1]), ItemLists([[2, 3]], [0, 1])
     >>> [part.features.tolist() for part in align_letor([narrow, wide])]
@@ -99,14 +108,14 @@ def _widened(lists: ItemLists, width: int, with_comments: bool) -> ItemLists:
 
 
 def _parse(chunk: bytes, n_features: int | None, path: AnyPath, first_line: int) -> _Block:
-    from sklearn.datasets import load_svmlight_file  # a second to import, and only LETOR files need it
+    from sklearn.datasets import load_svmlight_file  # takes a second to import
 
     try:
-        # The qids are not left to scikit-learn: it wants whole numbers, and takes quadratic time.
+        # Not with query_id=True: scikit-learn wants integer qids, and takes quadratic time.
         values, grades = load_svmlight_file(BytesIO(chunk), dtype=np.float64, zero_based=False)
     except (ValueError, OverflowError) as error:
         raise _fault_of_chunk(chunk, n_features, path, first_line) from error
-    with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite, and that is refused by its line
+    with np.errstate(over="ignore"):  # a label beyond float32 becomes infinite, which is refused below
         labels = grades.astype(np.float32)
     lines = _ITEM.findall(chunk)
     width = int(values.indices.max(initial=-1)) + 1
@@ -129,7 +138,7 @@ def _parse(chunk: bytes, n_features: int | None, path: AnyPath, first_line: int)
 
 
 def _is_finite(values: npt.NDArray[np.float64], chunk: bytes) -> bool:
-    """Say whether all values are numerals: one that is too large, even for float64, still is finite."""
+    """Say whether no value is NaN or infinite; a numeral that overflows float64 is finite."""
     if np.isfinite(values).all():
         return True
     return not any(_WORD.search(line.partition(b"#")[0]) for line in chunk.split(b"\n"))
@@ -140,7 +149,7 @@ def _strings(texts: Iterable[bytes | None]) -> Strings:
 
 
 def _joined(blocks: list[_Block], n_features: int | None, where: Callable[[int], str]) -> ItemLists:
-    """Return the blocks as one, and let go of them on the way."""
+    """Concatenate the blocks, freeing each once it is copied."""
     labels = np.concatenate([block.labels for block in blocks])
     qids, item_ids, comments = (pa.concat_arrays(column) for column in list(zip(*blocks, strict=True))[2:])
     if 0 < item_ids.null_count < len(item_ids):
@@ -166,7 +175,7 @@ def _joined(blocks: list[_Block], n_features: int | None, where: Callable[[int],
 
 
 def _list_starts(qids: Strings, where: Callable[[int], str]) -> IntArray:
-    """Return the first item of each list; a qid that comes back after another one is an error."""
+    """Return the first item of each list; the items of a qid must be adjacent."""
     codes = qids.dictionary_encode().indices.to_numpy()
     starts = np.flatnonzero(np.diff(codes, prepend=-1))
     returns = np.setdiff1d(np.arange(len(starts)), np.unique(codes[starts], return_index=True)[1])
@@ -178,11 +187,11 @@ def _list_starts(qids: Strings, where: Callable[[int], str]) -> IntArray:
     return starts
 
 
-# Saying what is wrong
+# Error messages
 
 
 def _place_of_item(path: AnyPath, item: int) -> str:
-    """Name the line of an item by reading the file once more: only an error needs it."""
+    """Name the line of an item, for an error message; this reads the file once more."""
     for first_line, chunk in line_chunks(path, _CHUNK_BYTES):
         lines = [(number, line) for number, line in enumerate(chunk.split(b"\n"), first_line) if _tokens(line)]
         if item < len(lines):
@@ -197,7 +206,7 @@ def _place(path: AnyPath, number: int, line: bytes) -> str:
 
 
 def _fault_of_chunk(chunk: bytes, n_features: int | None, path: AnyPath, first_line: int) -> DataError:
-    """Find the first line that is wrong: slow, and only an error needs it."""
+    """Return the error of the first invalid line; this is slow."""
     for number, line in enumerate(chunk.split(b"\n"), first_line):
         if fault := _fault(_tokens(line), n_features):
             return DataError(f"{_place(path, number, line)}: {fault}")
@@ -205,7 +214,7 @@ def _fault_of_chunk(chunk: bytes, n_features: int | None, path: AnyPath, first_l
 
 
 def _fault(tokens: list[bytes], n_features: int | None) -> str | None:
-    """Say what is wrong with a line, if anything is."""
+    """Say why a line is invalid, or return None."""
     if not tokens:
         return None
     label = _number(tokens[0])
@@ -255,18 +264,29 @@ def _text(raw: bytes) -> str:
 
 
 def write_letor(lists: ItemLists, path: AnyPath) -> None:
-    """Write lists as LETOR text, every feature on every line; reading it back gives the same numbers, bit for bit.
+    """Write lists as LETOR text, every feature on every line; reading it back gives the same float32 numbers.
 
-    Item ids other than base positions are written as `# docid = X`. What the format cannot hold is a DataError.
+    Item ids other than base positions are written as `# docid = X`.
+
+    Raises:
+        DataError: The lists have something that the format cannot hold, such as context columns or empty lists.
+
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> path = Path(mkdtemp()) / "one.txt"
+    >>> write_letor(ItemLists([[0.5, 2]], [0, 1], labels=[1], list_ids=["a"], item_ids=["x"]), path)
+    >>> path.read_text().strip()
+    '1 qid:a 1:0.5 2:2 # docid = x'
+
     """
     if obstacles := _obstacles(lists.checked()):
         raise DataError(
             f"{path}: LETOR text cannot hold {'; '.join(obstacles)}. Write Parquet instead, or drop or rename them"
         )
-    assert lists.labels is not None  # _obstacles saw to it
+    assert lists.labels is not None, "lists without labels are an obstacle"
     comments = lists.categorical.get(COMMENT)
     names_items = not lists.item_ids.equals(numbers_as_strings(lists.positions))
-    if comments is not None and not names_items:  # else such a comment would be read as a name
+    if comments is not None and not names_items:  # or the comment would be read as an item id
         names_items = any(_DOCID.match(comment.encode()) for comment in comments.drop_null().to_pylist())
     qids = lists.list_ids.take(pa.array(lists.list_index))
     with text_writer(path) as stream:
@@ -295,18 +315,18 @@ def _tail(item_ids: Strings | None, comments: Strings | None) -> list[Strings]:
 
 
 def _numerals(values: FloatArray) -> Strings:
-    """Return the shortest text that reads back as the same float32."""
+    """Return the shortest numerals that parse to the same float32."""
     return pa.array(values).cast(pa.large_string())
 
 
 def _join(*columns: str | Strings, by: str, nulls: str = "emit_null") -> Strings:
-    """Join columns row by row; a missing value makes the row missing, or is skipped."""
+    """Join columns row by row; a null makes the row null, or is skipped."""
     large = [pa.scalar(part, pa.large_string()) if isinstance(part, str) else part for part in (*columns, by)]
     return pc.binary_join_element_wise(*large, null_handling=nulls)
 
 
 def _obstacles(lists: ItemLists) -> list[str]:
-    """List, in words, what would be lost."""
+    """Name what the lists have and LETOR text cannot hold."""
     columns = sorted(set(lists.categorical) - {COMMENT})
     found = {
         "a file without lists": not len(lists),

@@ -1,4 +1,4 @@
-"""What a set of lists looks like, in numbers: the first thing to read before training on it."""
+"""Summary statistics of lists: what to look at before training on them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_SHOWN = 12
 
 @dataclass(frozen=True)
 class Summary:
-    """Counts and shares of lists and items."""
+    """Summary statistics of lists and items."""
 
     lists: int
     items: int
@@ -30,9 +30,9 @@ class Summary:
     label_shares: Mapping[float, float] | None
     """Label → share of the items that have it; None without labels."""
     lists_without_positives: int | None
-    """Lists in which no label is above 0, the empty ones among them; None without labels."""
+    """Lists without a label above 0, empty lists included; None without labels."""
     constant_features: tuple[str, ...]
-    """Features with the same value everywhere, from which nothing can be learned."""
+    """Features with zero variance."""
     categorical: Mapping[str, int]
     """Column → number of distinct values."""
     context: Mapping[str, int]
@@ -41,7 +41,7 @@ class Summary:
     """Size in memory."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values that JSON can hold."""
+        """Return JSON-serialisable values."""
         plain = asdict(self)
         for name in ("length_quantiles", "label_shares"):
             if plain[name] is not None:
@@ -69,7 +69,7 @@ class Summary:
 
 
 def summarise(lists: ItemLists) -> Summary:
-    """Return the numbers that describe a set of lists.
+    """Return summary statistics: list lengths, labels, constant features and distinct values.
 
     >>> import numpy as np
     >>> summary = summarise(ItemLists(np.array([[1, 5], [2, 5], [3, 5]]), [0, 2, 3, 3], labels=[0, 1, 0]))

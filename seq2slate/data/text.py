@@ -1,4 +1,4 @@
-"""Text files, plain or gzip: read in chunks of whole lines, written whole or not at all."""
+"""Text files, plain or gzip: read in chunks of whole lines, written atomically."""
 
 from __future__ import annotations
 
@@ -19,9 +19,18 @@ _DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
 def line_chunks(path: AnyPath, chunk_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (number of the first line, about `chunk_bytes` of whole lines); lines count from 1.
+    r"""Yield (number of the first line, about `chunk_bytes` of whole lines); lines count from 1.
 
-    A file that is missing, unreadable or damaged raises a DataError that says so.
+    Raises:
+        DataError: The file is missing, unreadable or damaged.
+
+    >>> from tempfile import mkdtemp
+    >>> path = Path(mkdtemp()) / "lines.txt.gz"
+    >>> with text_writer(path) as stream:
+    ...     _ = stream.write(b"one\ntwo\nthree\n")
+    >>> list(line_chunks(path, chunk_bytes=5))
+    [(1, b'one\ntwo\n'), (3, b'three\n')]
+
     """
     first_line = 1
     try:
@@ -41,7 +50,7 @@ def line_chunks(path: AnyPath, chunk_bytes: int) -> Iterator[tuple[int, bytes]]:
 
 @contextmanager
 def text_writer(path: AnyPath) -> Iterator[BinaryIO]:
-    """Yield a stream for bytes, compressed if the name ends in .gz; the file appears when the block ends well."""
+    """Yield a stream for bytes, compressed if the name ends in .gz; the file appears when the block succeeds."""
     with atomic_path(path) as partial, partial.open("wb") as plain:
         if not _is_gzip(path):
             yield plain

@@ -1,1 +1,1 @@
-"""Worlds and users: generated lists, and click models that label a log or react to a new slate."""
+"""Synthetic lists, and click models that label a log or are shown a new slate."""
