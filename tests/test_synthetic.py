@@ -100,10 +100,10 @@ def test_few_lists(n_lists: int) -> None:
 
 @pytest.mark.parametrize("features", [*range(4, 40), 136, 300])
 def test_every_number_of_features_has_every_kind_of_column_that_matters(features: int) -> None:
-    place, view, junk, per_list, constant = synthetic._column_counts(features)
-    assert place + view + junk + per_list + constant == features
-    assert min(place - 1, view, junk) >= 1
-    assert place >= view >= junk >= place - 2
+    embedding, signal, noise, per_list, constant = synthetic._column_counts(features)
+    assert embedding + signal + noise + per_list + constant == features
+    assert min(embedding - 1, signal, noise) >= 1
+    assert embedding >= signal >= noise >= embedding - 2
     assert make_synthetic_lists(2, items=3, features=features, seed=0).n_features == features
 
 
@@ -167,7 +167,7 @@ def test_a_list_is_relevant_by_topics() -> None:
     within = utility - (np.bincount(group, utility) / counts)[group]
     own_variance = (within**2).sum() / (lists.n_items - np.count_nonzero(np.bincount(group)))
     assert own_variance == pytest.approx(synthetic.OWN_UTILITY, rel=0.05)
-    assert utility.var() == pytest.approx(1 - synthetic.LUCK, rel=0.1)
+    assert utility.var() == pytest.approx(1 - synthetic.GRADE_NOISE, rel=0.1)
 
 
 def test_features_predict_relevance_but_not_all_of_it() -> None:
@@ -224,15 +224,15 @@ def test_few_features_show_topics_too() -> None:
     assert between < 0.5
 
 
-def test_a_place_means_nothing_by_itself() -> None:
+def test_an_embedding_means_nothing_by_itself() -> None:
     """Topics lie elsewhere in every list: the first topic of one list is no nearer to that of another than the rest."""
     lists = web30k_like()
     latent = synthetic._draw_latent(lists.lengths, synthetic._Streams.from_seed(0))
-    means = np.array([latent.place[latent.topic == topic].mean(axis=0) for topic in range(3)])
+    means = np.array([latent.embedding[latent.topic == topic].mean(axis=0) for topic in range(3)])
     assert (np.abs(means) < 4 / np.sqrt(len(lists))).all()
 
 
-def test_the_most_relevant_items_resemble_each_other() -> None:
+def test_the_most_relevant_items_are_similar_to_each_other() -> None:
     """Half of all pairs are similar by definition; so would be half of those at the top if topics did not matter."""
     lists, similar_at_top = web30k_like(), []
     probability = probability_of(lists)

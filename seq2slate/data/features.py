@@ -1,15 +1,16 @@
-"""Raw columns into the numbers that a model reads, the same way in training and in serving.
+"""Feature transforms: raw columns to what a model reads, the same in training and in serving.
 
-The paper's data are plain numbers; logs also have text columns, and columns that describe a whole list. A
-`FeatureTransform` is fitted on the training lists, saved with the model, and applied to everything the model sees:
+A `FeatureTransform` is fitted on the training lists, saved with the model, and applied to everything that it ranks. It
+covers the columns of items and those of whole lists (context).
 
-- A **number** becomes (y − mean) · 1/std, clipped to ±`CLIP`, where y = sign(x) · log(1 + |x|) by default: columns such
-  as WEB30K's have tails so heavy that plain standardising leaves a few items far out and the rest in one spot. Means
-  and deviations are over items, in float64; the rest is float32 and plain arithmetic with one logarithm, so that
-  another runtime can do the same, but for the last bits. A column that was constant in training is always 0.
-- A **text** value becomes a code: the known values count from 1, the most frequent first. Slot 0 is for values that are
-  missing, unseen, or occurred fewer than `min_count` times in training, so that what is learned about it is learned
-  from rare values and holds for them. A column without a single frequent value stays, with everything in slot 0.
+- A **numeric** column x becomes z = clip((y − mean) / std, ±`CLIP`). With the scaling "signed-log", the default,
+  y = sign(x) · log(1 + |x|): columns such as WEB30K's have tails so heavy that plain standardising leaves a few items
+  far out and the rest in one spot. With "standardise" y = x, and with "none" z = x. Means and standard deviations are
+  over items, in float64; the rest is float32 arithmetic with one logarithm, so that another runtime can do the same,
+  but for the last bits. A column that was constant in training is always 0.
+- A **categorical** column becomes integer codes: the known values count from 1, the most frequent first. Code 0 is out
+  of vocabulary: missing, unseen, or fewer than `min_count` times in training, so that its embedding is learned from
+  rare values and holds for them. A column without a single frequent value stays, with code 0 everywhere.
 
 Columns that were not there in training are ignored; one that was there and is missing now is an error.
 """
@@ -31,58 +32,65 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seq2slate.atomic import atomic_path
+from seq2slate.data.letor import COMMENT
 from seq2slate.data.lists import FloatArray, ItemLists, Strings, as_strings
 from seq2slate.errors import DataError, UsageError
 
 Codes: TypeAlias = npt.NDArray[np.int32]
 Scaling: TypeAlias = Literal["signed-log", "standardise", "none"]
-"""How numbers are scaled: after a signed logarithm, as they are, or not at all."""
+"""How numeric columns are scaled: standardised after a signed logarithm, standardised, or not at all."""
 Locate: TypeAlias = Callable[[int], str]
 """Names a row in an error message."""
 
 CLIP = 10.0
-"""Scaled numbers end at so many standard deviations: a broken value at serving time moves the model only so far."""
+"""Scaled values are clipped to so many standard deviations: a bounded effect of a broken value in serving."""
 FORMAT = 1
-"""The version of the saved form; a file with a higher one comes from a newer seq2slate."""
-NOT_CATEGORIES = ("comment",)
-"""Text columns that are left out unless they are asked for: the remark at the end of a LETOR line is no category."""
+"""The version of the saved JSON; a newer one is refused."""
+NOT_CATEGORIES = (COMMENT,)
+"""Columns that are not used unless they are named: the comment at the end of a LETOR line is no category."""
 
-_BLOCK_CELLS = 1 << 20  # numbers worked on at once: temporary arrays stay below 10 MB
+_BLOCK_CELLS = 1 << 20  # values scaled at once: temporary arrays stay below 10 MB
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedLists:
-    """What a model reads of some lists: Q of them with T items in all."""
+    """The model's inputs of Q lists with T items in all."""
 
     dense: FloatArray
-    """(T, F) scaled numbers of the items."""
+    """(T, F) scaled numeric columns of the items."""
     categorical: dict[str, Codes]
-    """(T,) a code for each item, by text column."""
+    """(T,) codes of the items, by categorical column."""
     context: FloatArray
-    """(Q, C) scaled numbers of the lists."""
+    """(Q, C) scaled numeric columns of the lists."""
     context_categorical: dict[str, Codes]
-    """(Q,) a code for each list, by text column."""
+    """(Q,) codes of the lists, by categorical column."""
 
 
 @dataclass(frozen=True, eq=False)
 class NumberColumns:
-    """Numeric columns with the scale that was fitted to them."""
+    """Numeric columns and their fitted scale: z = clip((y − mean) · inverse_std, ±clip), y = x or its signed log.
+
+    >>> values = np.array([[1.0], [3.0]], dtype=np.float32)
+    >>> columns = NumberColumns.fit(values, ["price"], "standardise", "row {}".format)
+    >>> columns.apply(values, "row {}".format).tolist()
+    [[-1.0], [1.0]]
+    """
 
     names: tuple[str, ...]
     scaling: Scaling
     mean: FloatArray
-    """(F,) of the numbers after their logarithm, if there is one; 0 for a column that was constant."""
+    """(F,) of y; 0 for a constant column."""
     inverse_std: FloatArray
-    """(F,) 0 for a column that was constant."""
+    """(F,) 1 / std of y; 0 for a constant column."""
     clip: float = CLIP
 
     @classmethod
     def fit(cls, values: FloatArray, names: Sequence[str], scaling: Scaling, locate: Locate) -> NumberColumns:
-        """Measure the columns of values (rows, F); without a row every column counts as constant."""
+        """Fit mean and standard deviation of values (rows, F); without rows every column counts as constant."""
         if scaling == "none":
             return cls(tuple(names), scaling, np.zeros(len(names), np.float32), np.ones(len(names), np.float32))
         mean, std, largest = _moments(_finite_blocks(values, names, locate), len(names), scaling)
-        # A spread below the resolution of float32 is rounding, and its inverse might be infinite.
+        # A deviation below the resolution of float32 is rounding error, and its inverse might be infinite.
         constant = std <= np.maximum(largest * np.finfo(np.float32).eps, 1e-30)
         inverse = np.divide(1, std, out=np.zeros_like(std), where=~constant)
         return cls(tuple(names), scaling, np.where(constant, 0, mean).astype(np.float32), inverse.astype(np.float32))
@@ -106,7 +114,7 @@ class NumberColumns:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The values of a text column that have a code of their own.
+    """The values of a categorical column that have a code of their own; all others are out of vocabulary, code 0.
 
     >>> vocabulary = Vocabulary.fit(as_strings(["b", "a", "b", None, "a", "b", "c"]), min_count=2)
     >>> vocabulary.values, vocabulary.encode(as_strings(["a", "b", "c", "new", None])).tolist()
@@ -114,11 +122,11 @@ class Vocabulary:
     """
 
     values: tuple[str, ...]
-    """In the order of their codes, which count from 1."""
+    """By code, from 1."""
 
     @classmethod
     def fit(cls, column: Strings, min_count: int) -> Vocabulary:
-        """Keep what occurs `min_count` times; the most frequent first, and by the alphabet among equals."""
+        """Keep the values with at least `min_count` occurrences, by frequency and then alphabetically."""
         counts = pa.Table.from_struct_array(pc.value_counts(column.drop_null()))
         counts = counts.filter(pc.greater_equal(counts["counts"], min_count))
         ordered = counts.sort_by([("counts", "descending"), ("values", "ascending")])
@@ -130,11 +138,11 @@ class Vocabulary:
 
     @property
     def n_codes(self) -> int:
-        """How many codes there are, with slot 0."""
+        """The number of codes, with code 0."""
         return len(self.values) + 1
 
     def encode(self, column: Strings) -> Codes:
-        """Return the code of every entry; the vocabulary is asked once for each distinct value."""
+        """Return the code of every entry; each distinct value is looked up once."""
         encoded = column.dictionary_encode()
         distinct = encoded.dictionary.to_pylist()
         of_distinct = np.array([*(self._codes.get(value, 0) for value in distinct), 0], dtype=np.int32)
@@ -144,7 +152,7 @@ class Vocabulary:
 
 @dataclass(frozen=True, eq=False)
 class FeatureTransform:
-    """Everything that was learned about the columns of the training lists.
+    """The fitted scales and vocabularies of all columns; see the module for the formulas.
 
     >>> import numpy as np
     >>> lists = ItemLists(np.array([[1.0], [3.0], [8.0]]), [0, 1, 3], categorical={"city": ["Rome", "Oslo", "Rome"]})
@@ -154,13 +162,13 @@ class FeatureTransform:
     """
 
     dense: NumberColumns
-    """The numbers of the items."""
+    """Numeric columns of the items."""
     categorical: Mapping[str, Vocabulary]
-    """The text columns of the items."""
+    """Categorical columns of the items."""
     context: NumberColumns
-    """The numbers of the lists."""
+    """Numeric columns of the lists."""
     context_categorical: Mapping[str, Vocabulary]
-    """The text columns of the lists."""
+    """Categorical columns of the lists."""
 
     @classmethod
     def fit(
@@ -172,10 +180,15 @@ class FeatureTransform:
         context: Sequence[str] | None = None,
         min_count: int = 2,
     ) -> FeatureTransform:
-        """Learn scales and vocabularies from the training lists.
+        """Fit scales and vocabularies on the training lists; all numeric columns of the items are used.
 
-        All dense columns are used. `categorical` and `context` name the text columns of items and the columns of lists
-        to use, if not all of them; `NOT_CATEGORIES` have to be named.
+        Args:
+            lists: The training lists.
+            scaling: Of all numeric columns.
+            categorical: The categorical columns of items to use; all but `NOT_CATEGORIES` if not given.
+            context: The columns of lists to use; all if not given.
+            min_count: Values with fewer occurrences are out of vocabulary.
+
         """
         if scaling not in get_args(Scaling):
             raise UsageError(f"there is no scaling {scaling!r}; choose one of {', '.join(get_args(Scaling))}")
@@ -194,7 +207,7 @@ class FeatureTransform:
         )
 
     def apply(self, lists: ItemLists) -> EncodedLists:
-        """Return what the model reads of these lists, after checking that their columns are those of the training."""
+        """Return the model's inputs of these lists, after checking that they have the columns of the training lists."""
         self._check_feature_names(lists.feature_names)
         return self._encode(lists.features, lists.categorical, lists.context, len(lists), lists.describe_item)
 
@@ -204,9 +217,16 @@ class FeatureTransform:
         categorical: Mapping[str, Sequence[str | None]] | None = None,
         context: Mapping[str, str | float | None] | None = None,
     ) -> EncodedLists:
-        """Return what the model reads of one list: features (n, F), text columns with n values, and its context."""
+        """Return the model's inputs of one list, as a request carries it.
+
+        Args:
+            features: (n, F) numeric columns, in the order of the training lists.
+            categorical: The n values of each categorical column; None for a missing value.
+            context: The list's own columns, numeric or categorical.
+
+        """
         rows = self.as_rows(features)
-        if self.reads_numbers_only and not context:  # the usual, and quick
+        if self.reads_numbers_only and not context:  # the fast path
             return EncodedLists(self.dense.apply(rows, "item {}".format), {}, np.empty((1, 0), np.float32), {})
         texts = {name: _as_texts(name, values, len(rows)) for name, values in (categorical or {}).items()}
         of_list = {name: _as_context(name, value) for name, value in (context or {}).items()}
@@ -214,34 +234,34 @@ class FeatureTransform:
 
     @cached_property
     def reads_numbers_only(self) -> bool:
-        """Whether dense columns are all that is read of a list."""
+        """Whether the numeric columns of the items are the only inputs."""
         return not (self.categorical or self.context.names or self.context_categorical)
 
     def as_rows(self, features: npt.ArrayLike) -> FloatArray:
-        """Return the features (n, F) of one list as numbers, not yet scaled."""
+        """Return the features (n, F) of one list as float32, not yet scaled."""
         names = self.dense.names
         try:
             with np.errstate(over="ignore"):
                 rows = np.asarray(features, dtype=np.float32)
         except (TypeError, ValueError) as error:
             raise DataError(f"features must be rows of numbers, all of the same length: {error}") from error
-        if rows.shape == (0,):  # no items, so nothing shows how many columns there would be
+        if rows.shape == (0,):  # no items, hence no number of columns
             rows = rows.reshape(0, len(names))
         if rows.ndim != 2 or rows.shape[1] != len(names):
             raise DataError(f"features have shape {rows.shape} instead of (items, {len(names)}): give {_named(names)}")
         return rows
 
     def check_columns(self, categorical: Collection[str], context: Mapping[str, object]) -> None:
-        """Refuse a list without the text columns or the context that the model reads, or with words for numbers."""
+        """Raise a DataError if a column that the model reads is missing, or text where it was numeric."""
         _chosen(dict.fromkeys(categorical), self.categorical, "categorical")
         of_list = {name: _as_context(name, value) for name, value in context.items()}
         _chosen(of_list, [*self.context.names, *self.context_categorical], "context")
         self._check_context(of_list)
 
     def out_of_vocabulary_share(self, lists: ItemLists) -> dict[str, float]:
-        """Return, for each text column, the share of values in slot 0: unseen in training, rare there, or missing.
+        """Return the share of code 0 by categorical column: unseen in training, rare there, or missing.
 
-        The columns of items come first, then those of lists, as "context <name>". A column without values counts 0.
+        The columns of items come first, then those of lists, as "context <name>". Without values the share is 0.
         """
         self._check_context(lists.context)
         columns = _codes(self.categorical, lists.categorical, "categorical") | {
@@ -295,7 +315,7 @@ class FeatureTransform:
     # Saved form
 
     def to_json(self) -> str:
-        """Return everything as JSON; `from_json` gives back a transform that acts the same to the last bit."""
+        """Return the transform as JSON; `from_json` restores it to the last bit."""
         content = {
             "version": FORMAT,
             "dense": _number_columns_to_json(self.dense),
@@ -307,7 +327,7 @@ class FeatureTransform:
 
     @classmethod
     def from_json(cls, text: str, *, source: str = "the saved features") -> FeatureTransform:
-        """Read what `to_json` wrote; `source` names it in error messages."""
+        """Restore what `to_json` wrote; `source` names it in error messages."""
         try:
             content = json.loads(text)
             version = content["version"]
@@ -327,13 +347,13 @@ class FeatureTransform:
             raise DataError(f"{source}: damaged, or not a saved transform of features ({error!r})") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the JSON to a file, whole or not at all."""
+        """Write the JSON to a file, atomically."""
         with atomic_path(path) as partial:
             partial.write_text(self.to_json() + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> FeatureTransform:
-        """Read what `save` wrote."""
+        """Restore what `save` wrote."""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -342,10 +362,10 @@ class FeatureTransform:
 
 
 def _signed_log(values: FloatArray) -> FloatArray:
-    """Return sign(x) · log(1 + |x|), to within 3e-7 of it; NumPy's log1p is not vectorised and takes thrice as long."""
+    """Return sign(x) · log(1 + |x|), within 3e-7; NumPy's log1p is not vectorised and takes three times as long."""
     sizes = np.abs(values)
     sums = 1 + sizes
-    lost = sizes - (sums - 1)  # to rounding, in the sum
+    lost = sizes - (sums - 1)  # in the sum, to rounding
     logs: FloatArray = np.log(sums) + lost / sums
     return np.copysign(logs, values, out=logs)
 
@@ -353,10 +373,10 @@ def _signed_log(values: FloatArray) -> FloatArray:
 def _moments(
     blocks: Iterator[tuple[int, FloatArray]], n_columns: int, scaling: Scaling
 ) -> tuple[npt.NDArray[np.float64], ...]:
-    """Return the mean, the standard deviation and the largest absolute value (F,) of the numbers to be scaled.
+    """Return the mean, the standard deviation and the largest absolute value (F,) of y.
 
-    Blocks are merged by their means and squared deviations (Chan, Golub and LeVeque), which does not cancel where a
-    sum of squares would.
+    Blocks are merged by their means and squared deviations (Chan, Golub and LeVeque), which avoids the cancellation of
+    a sum of squares.
     """
     n_rows = 0
     mean, squares, largest = np.zeros((3, n_columns))
@@ -373,7 +393,7 @@ def _moments(
 
 
 def _finite_blocks(values: FloatArray, names: Sequence[str], locate: Locate) -> Iterator[tuple[int, FloatArray]]:
-    """Yield some rows at a time and the number of the first, after a look at every value."""
+    """Yield (number of the first row, some rows), after checking that no value is NaN or infinite."""
     n_rows = max(1, _BLOCK_CELLS // max(1, len(names)))
     for start in range(0, len(values), n_rows):
         block = values[start : start + n_rows]
@@ -389,7 +409,7 @@ def _nth_list(number: int) -> str:
 
 
 def _chosen(columns: Mapping[str, Any], names: Iterable[str], what: str) -> dict[str, Any]:
-    """Return the named columns; a missing one is an error."""
+    """Return the named columns; a missing one is a DataError."""
     chosen = {}
     for name in names:
         if name not in columns:
@@ -405,14 +425,14 @@ def _codes(vocabularies: Mapping[str, Vocabulary], columns: Mapping[str, Any], w
 
 
 def _named(names: Sequence[str]) -> str:
-    """Name columns, but not hundreds of them."""
+    """Name the first five columns."""
     shown = ", ".join(map(repr, names[:5]))
     return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
 
 
 def _side_by_side(columns: Mapping[str, npt.NDArray[Any]], n_rows: int) -> FloatArray:
     table = np.empty((n_rows, len(columns)), dtype=np.float32)
-    with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite, and that is refused by name
+    with np.errstate(over="ignore"):  # a number beyond float32 becomes infinite, which is refused by name
         for number, column in enumerate(columns.values()):
             table[:, number] = column
     return table
