@@ -1,4 +1,4 @@
-"""User errors: invalid data or options. The command line prints the message without a traceback and exits with code 2."""
+"""User errors: invalid data or options. The command line prints them without a traceback and exits with code 2."""
 
 
 class Seq2SlateError(Exception):
