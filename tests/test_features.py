@@ -53,7 +53,7 @@ def reference(values: npt.NDArray[Any], *, log: bool = True) -> npt.NDArray[np.f
     return np.clip(y, -CLIP, CLIP)
 
 
-# Numbers
+# Numeric columns
 
 
 @pytest.mark.parametrize("scaling", ["signed-log", "standardise"])
@@ -115,10 +115,10 @@ def test_scaling_keeps_the_order_within_a_column(values: npt.NDArray[np.float32]
         assert (np.diff(scaled[np.argsort(raw, kind="stable")]) >= 0).all()
 
 
-# Text
+# Categorical columns
 
 
-def test_codes_count_from_one_and_slot_zero_is_for_rare_and_missing_values() -> None:
+def test_codes_count_from_one_and_code_zero_is_out_of_vocabulary() -> None:
     encoded = FeatureTransform.fit(lists := mixed_lists()).apply(lists)
     assert encoded.categorical["city"].tolist() == [1, 0, 1, 0]
     assert encoded.categorical["city"].dtype == np.int32
@@ -139,7 +139,7 @@ def test_the_most_frequent_value_has_the_first_code_and_ties_go_by_the_alphabet(
     assert FeatureTransform.fit(lists, min_count=1).categorical["c"].values == ("z", "a", "b", "é")
 
 
-def test_a_column_of_rare_values_stays_with_everything_in_slot_zero() -> None:
+def test_a_column_of_rare_values_stays_with_code_zero_everywhere() -> None:
     lists = ItemLists(np.zeros((3, 1)), [0, 3], categorical={"id": ["x", "y", "z"]})
     transform = FeatureTransform.fit(lists)
     assert transform.categorical["id"].n_codes == 1
@@ -170,7 +170,7 @@ def test_columns_can_be_chosen() -> None:
     assert list(encoded.context_categorical) == ["device"]
 
 
-def test_the_share_of_unknown_values_is_told_by_column() -> None:
+def test_the_out_of_vocabulary_share_is_by_column() -> None:
     shares = FeatureTransform.fit(lists := mixed_lists()).out_of_vocabulary_share(lists)
     assert shares == {"city": 2 / 4, "context device": 1 / 3}
 

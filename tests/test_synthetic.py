@@ -210,7 +210,7 @@ def test_raw_distance_means_topic() -> None:
     assert between < 0.4
 
 
-def test_topics_are_still_visible_after_normalisation() -> None:
+def test_topics_are_still_visible_after_scaling() -> None:
     lists = web30k_like()[:60]
     within, between = same_topic_is_similar(lists, FeatureTransform.fit(lists).apply(lists).dense, seed=0)
     assert within > 0.7
