@@ -394,7 +394,11 @@ def _close_pairs(features: FloatArray, q: float) -> BoolArray:
 
 
 def bounded_batches(lists: ItemLists, repeats: int = 1) -> Iterator[Batch]:
-    """Yield every list once, the longest first, in batches with small arrays (B, N, N), (B, N, F) and (R, B, N)."""
+    """Yield every list once, the longest first, in batches with small arrays (B, N, N), (B, N, F) and (R, B, N).
+
+    >>> [batch.index.tolist() for batch in bounded_batches(ItemLists(np.zeros((3, 1)), [0, 1, 3]))]
+    [[1, 0]]
+    """
     order = np.argsort(-lists.lengths, kind="stable")
     start = 0
     while start < len(order):
