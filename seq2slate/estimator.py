@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,9 @@ class Slate:
 class Estimator:
     """A ranker that learns. Subclasses are dataclasses whose fields are options, and implement `_fit` and `rank`."""
 
+    seed: int = 0
+    """Seed of everything random, and of the choice of lists that are held out where validation lists are not given."""
+
     transform_: FeatureTransform = field(init=False, repr=False)
     """The columns that were seen in training, and their scales."""
 
@@ -46,7 +49,7 @@ class Estimator:
     """Options that belong to this machine, such as paths, and are not saved."""
 
     def fit(self, train: ItemLists, valid: ItemLists | None = None) -> Self:
-        """Learn from labelled lists in base order.
+        """Learn from labelled lists in base order. A `fit` that fails leaves the ranker unfitted.
 
         Args:
             train: The lists to learn from, with clicks or grades as labels.
@@ -60,8 +63,10 @@ class Estimator:
             DataError: Labels are missing, or no list has a positive.
 
         """
+        for name in self._learned_fields():
+            vars(self).pop(name, None)
         if valid is None:
-            train, valid = hold_out(train, seed=getattr(self, "seed", 0))
+            train, valid = hold_out(train, seed=self.seed)
         check_labels(train, "training")
         check_labels(valid, "validation")
         self._fit(train, valid)
@@ -97,11 +102,16 @@ class Estimator:
         return {one.name: getattr(self, one.name) for one in fields(self) if one.init}
 
     def set_params(self, **options: Any) -> Self:
-        """Change options; what was learned stays as it is until the next `fit`."""
+        """Change options, all of them or none; what was learned stays as it is until the next `fit`.
+
+        Raises:
+            UsageError: There is no such option.
+
+        """
         known = self.get_params()
+        if unknown := [name for name in options if name not in known]:
+            raise UsageError(f"{self.kind} has no option {unknown[0]!r}; its options are {', '.join(known)}")
         for name, value in options.items():
-            if name not in known:
-                raise UsageError(f"{self.kind} has no option {name!r}; it has {', '.join(known) or 'none'}")
             setattr(self, name, value)
         return self
 
@@ -109,18 +119,17 @@ class Estimator:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the ranker to a folder of its own, which appears whole or not at all."""
-        options = {name: value for name, value in self.get_params().items() if name not in self.local_options}
         state = self._state()
         weights = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
         learned = {name: value for name, value in state.items() if name not in weights}
-        config = {"options": options, "learned": learned}
+        config = {"options": self._saved_options(), "learned": learned}
         SavedRanker(self.kind, config, weights, self.transform_.to_json()).save(folder)
 
     @classmethod
     def from_saved(cls, saved: SavedRanker) -> Self:
         """Build the ranker from what its folder holds."""
         try:
-            ranker = cls(**saved.config["options"])
+            ranker = cls(**as_tuples(saved.config["options"]))
             ranker.transform_ = FeatureTransform.from_json(saved.features)
             ranker._restore({**saved.config["learned"], **saved.weights})
         except (KeyError, TypeError, AttributeError) as error:
@@ -136,15 +145,20 @@ class Estimator:
         for name, value in state.items():
             setattr(self, name, value)
 
+    def _saved_options(self) -> dict[str, Any]:
+        return {name: value for name, value in self.get_params().items() if name not in self.local_options}
+
     @classmethod
     def _learned_fields(cls) -> list[str]:
         return [one.name for one in fields(cls) if not one.init]
 
-    def __getattr__(self, name: str) -> Any:
-        """Say of a learned field that is not there yet how it comes about."""
-        if name.endswith("_") and name in self._learned_fields():
-            raise NotFittedError(f"this {type(self).__name__} has not learned anything yet: call fit first")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    if not TYPE_CHECKING:  # a type checker would take every misspelt name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise a NotFittedError for a learned field that is not there yet."""
+            if name.endswith("_") and name in self._learned_fields():
+                raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit first")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -165,13 +179,20 @@ def check_labels(lists: ItemLists, name: str) -> FloatArray:
     if lists.labels is None:
         raise DataError(f"the {name} lists have no labels: give clicks or grades")
     if not (lists.labels > 0).any():
-        raise DataError(f"no {name} list has a positive: no label is above 0")
+        raise DataError(f"no {name} list has a positive: give lists with a click, or a grade above 0")
     return lists.labels
 
 
 def hold_out(lists: ItemLists, *, seed: int) -> tuple[ItemLists, ItemLists]:
-    """Return training lists, and a tenth of the lists for validation."""
+    """Return training lists, and a tenth of the lists, at least one, for validation."""
+    check_labels(lists, "training")
     if len(lists) < 2:
         raise DataError("one list cannot be both trained and validated on: give validation lists")
     train, valid = lists.split(1 - max(0.1, 1 / len(lists)), seed=seed)
+    check_labels(valid, "held-out validation")
     return train, valid
+
+
+def as_tuples(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options as they are given in Python: JSON knows tuples as lists."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}

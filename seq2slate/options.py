@@ -9,17 +9,15 @@ unless it is loaded already, so that a help text does not have to load PyTorch.
 from __future__ import annotations
 
 import ast
-import inspect
 import sys
-import textwrap
 from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from seq2slate.errors import UsageError
 
@@ -31,10 +29,9 @@ class Option:
     name: str
     type: Any
     """The type of a value, without None and without Literal."""
-    is_optional: bool
-    """Whether None is allowed."""
     default: Any
     help: str
+    """The docstring under the field, on one line."""
     choices: Callable[[], tuple[str, ...]] | None
     """Returns the names to choose from; None where any value of the type will do."""
 
@@ -45,7 +42,7 @@ def named_in(registry: str, default: str) -> Any:
 
 
 def registry_names(registry: str) -> tuple[str, ...]:
-    """Return the names in a registry.
+    """Return the names in a registry, which is a dict at the top level of its module.
 
     >>> registry_names("seq2slate.metrics:METRICS")[:2]
     ('MAP', 'MRR')
@@ -53,9 +50,7 @@ def registry_names(registry: str) -> tuple[str, ...]:
     module, name = registry.split(":")
     if module in sys.modules:
         return tuple(getattr(sys.modules[module], name))
-    spec = find_spec(module)
-    source = Path(str(spec and spec.origin)).read_text()
-    for node in ast.parse(source).body:
+    for node in _syntax_tree(module).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
             dicts = (part for part in ast.walk(node) if isinstance(part, ast.Dict))
@@ -72,13 +67,7 @@ def options_of(*classes: type) -> list[Option]:
     >>> [(option.name, option.type, option.default) for option in options_of(Tea)]
     [('milk', <class 'bool'>, False)]
     """
-    return [
-        _option(one, hints[one.name], docs.get(one.name, ""))
-        for cls in classes
-        for hints, docs in [(get_type_hints(cls), field_docs(cls))]
-        for one in fields(cls)
-        if one.init
-    ]
+    return [option for cls in classes for option in _options(cls)]
 
 
 def check_choices(config: object) -> None:
@@ -98,27 +87,40 @@ def field_docs(cls: type) -> dict[str, str]:
     return docs
 
 
+@cache
+def _syntax_tree(module: str) -> ast.Module:
+    """Parse the source of a module, loaded or not; what was typed into a console has none."""
+    loaded = sys.modules.get(module)
+    path = getattr(loaded, "__file__", None) if loaded else getattr(find_spec(module), "origin", None)
+    return ast.parse(Path(path).read_text(encoding="utf-8") if path else "")
+
+
 def _docs_in_source(cls: type) -> dict[str, str]:
-    try:
-        source = textwrap.dedent(inspect.getsource(cls))
-    except (OSError, TypeError):  # typed into a console
-        return {}
-    body = ast.parse(source).body[0].body  # type: ignore[attr-defined]
+    node: Any = _syntax_tree(cls.__module__)
+    for name in cls.__qualname__.replace(".<locals>", "").split("."):
+        scopes = (one for one in ast.walk(node) if isinstance(one, ast.ClassDef | ast.FunctionDef) and one.name == name)
+        node = next(scopes, ast.Module([], []))
     return {
-        node.target.id: " ".join(below.value.value.split())
-        for node, below in pairwise(body)
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+        above.target.id: " ".join(below.value.value.split())
+        for above, below in pairwise(node.body)
+        if isinstance(above, ast.AnnAssign) and isinstance(above.target, ast.Name)
         and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str)
     }  # fmt: skip
 
 
+@cache
+def _options(cls: type) -> tuple[Option, ...]:
+    hints, docs = get_type_hints(cls), field_docs(cls)
+    return tuple(_option(one, hints[one.name], docs.get(one.name, "")) for one in fields(cls) if one.init)
+
+
 def _option(one: Field[Any], hint: Any, doc: str) -> Option:
     alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    types = [kind for kind in alternatives if kind is not type(None)]
-    kind, choices = types[0], cast(Callable[[], tuple[str, ...]] | None, None)
+    kind = next(kind for kind in alternatives if kind is not type(None))
+    choices: Callable[[], tuple[str, ...]] | None = None
     if get_origin(kind) is Literal:
         kind, choices = str, partial(tuple, get_args(kind))
     elif "registry" in one.metadata:
         choices = partial(registry_names, one.metadata["registry"])
     default = one.default_factory() if callable(one.default_factory) else one.default
-    return Option(one.name, kind, len(types) < len(alternatives), default, doc, choices)
+    return Option(one.name, kind, default, doc, choices)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
 from seq2slate.data.lists import Batch, IntArray, ItemLists
-from seq2slate.estimator import Estimator, Slate, check_labels, hold_out
+from seq2slate.estimator import Estimator, Slate, as_tuples, check_labels, hold_out
 from seq2slate.model.slate_model import KIND, SlateModel
 from seq2slate.saving import SavedRanker
 from seq2slate.training.config import Configuration, configure
@@ -20,12 +20,7 @@ from seq2slate.training.fit import History, run_training
 class Reranker(Estimator):
     """A pointer network that re-ranks whole slates, and the transform of its columns.
 
-    Args:
-        preset: The name of a preset: where the options start from.
-        categorical: Categorical columns to read; all that the lists have if None.
-        context: Context columns to read; all that the lists have if None.
-        device: Where the network is trained and run, such as `cpu` or `cuda`.
-        options: Any field of `NetworkConfig` or `TrainingConfig`, in place of the preset's.
+    Beside its own options it takes any field of `NetworkConfig` and `TrainingConfig`, in place of the preset's.
 
     >>> from seq2slate import click_model, make_synthetic_lists, simulate_clicks
     >>> log = simulate_clicks(click_model("diverse"), make_synthetic_lists(60, items=8, features=5, seed=1), seed=1)
@@ -36,6 +31,15 @@ class Reranker(Estimator):
     Reranker(preset='paper', hidden=8, epochs=1)
 
     """
+
+    preset: str = "default"
+    """The name of a preset: where the options of network and training start from."""
+    categorical: Sequence[str] | None = None
+    """Categorical columns to read; all that the lists have if None."""
+    context: Sequence[str] | None = None
+    """Context columns to read; all that the lists have if None."""
+    device: str = "cpu"
+    """Where the network is trained and run, such as `cpu` or `cuda`."""
 
     model_: SlateModel = field(init=False)
     """Network and feature transform."""
@@ -52,15 +56,16 @@ class Reranker(Estimator):
         categorical: Sequence[str] | None = None,
         context: Sequence[str] | None = None,
         device: str = "cpu",
+        seed: int = 0,
         **options: Any,
     ) -> None:
         self.preset, self.categorical, self.context, self.device = preset, categorical, context, device
-        self.options = options
+        self.seed, self.options = seed, options
 
     @property
     def config(self) -> Configuration:
         """The configuration of network and training that preset and options come to."""
-        return configure(self.preset, **self.options)
+        return configure(self.preset, seed=self.seed, **self.options)
 
     def fit(
         self,
@@ -86,16 +91,15 @@ class Reranker(Estimator):
             The re-ranker itself.
 
         """
-        training = self.config.training
         if valid is None:
-            train, valid = hold_out(train, seed=training.seed)
+            train, valid = hold_out(train, seed=self.seed)
         check_labels(train, "training")
         self.initialise(train)
         self.history_ = run_training(
             self.model_,
             train,
             valid,
-            training,
+            self.config.training,
             checkpoints=None if checkpoints is None else Path(checkpoints),
             resume=resume,
             tensorboard=None if tensorboard is None else Path(tensorboard),
@@ -139,29 +143,30 @@ class Reranker(Estimator):
         return self.model_.rerank(lists, k, sample_seed=sample_seed, temperature=temperature, batch_size=batch_size)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return preset, columns, device and the options that were given."""
-        own = {name: getattr(self, name) for name in ("preset", "categorical", "context", "device")}
-        return own | self.options
+        """Return its own options, and those of network and training that were given."""
+        return super().get_params() | self.options
 
     def set_params(self, **options: Any) -> Self:
-        """Change options; what was learned stays as it is until the next `fit`."""
+        """Change options, all of them or none; what was learned stays as it is until the next `fit`.
+
+        Raises:
+            UsageError: There is no such option, or it cannot have this value.
+
+        """
         changed = Reranker(**{**self.get_params(), **options})
         changed.config  # noqa: B018 (checks the names and values)
-        self.preset, self.categorical, self.context, self.device = (
-            changed.preset, changed.categorical, changed.context, changed.device,
-        )  # fmt: skip
-        self.options = changed.options
+        vars(self).update(vars(changed))
         return self
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the re-ranker to a folder of its own, which appears whole or not at all."""
-        options = {name: value for name, value in self.get_params().items() if name not in self.local_options}
-        self.model_.save(folder, options=options, training=asdict(self.config.training), history=asdict(self.history_))
+        training, history = asdict(self.config.training), asdict(self.history_)
+        self.model_.save(folder, options=self._saved_options(), training=training, history=history)
 
     @classmethod
     def from_saved(cls, saved: SavedRanker) -> Self:
         """Build the re-ranker from what its folder holds."""
-        reranker = cls(**saved.config.get("options", {}))
+        reranker = cls(**as_tuples(saved.config.get("options", {})))
         reranker.model_ = SlateModel.from_saved(saved)
         reranker.transform_ = reranker.model_.transform
         if "history" in saved.config:
@@ -169,6 +174,6 @@ class Reranker(Estimator):
         return reranker
 
     def __repr__(self) -> str:
-        defaults = {"categorical": None, "context": None, "device": "cpu"}
+        defaults = {one.name: one.default for one in fields(self)}
         shown = {name: value for name, value in self.get_params().items() if defaults.get(name, ...) != value}
         return f"Reranker({', '.join(f'{name}={value!r}' for name, value in shown.items())})"

@@ -72,7 +72,7 @@ def training(lists: ItemLists) -> tuple[FloatArray, ScoredNdcg]:
 def test_adarank_by_hand() -> None:
     """The column has NDCG 1 in three lists of four and 1 / log2(3) in the last; nothing can be added to it."""
     agreement = (3 + 1 / np.log2(3)) / 4
-    weights = AdaRank().fit(pairs_by_hand(), pairs_by_hand()).weights
+    weights = AdaRank().fit(pairs_by_hand(), pairs_by_hand()).weights_
     np.testing.assert_allclose(weights, [np.log((1 + agreement) / (1 - agreement)) / 2, 0], rtol=1e-6)
 
 
@@ -115,7 +115,7 @@ def test_adarank_keeps_the_best_round_for_validation() -> None:
     values = [mean_ndcg(valid, scaled_columns(transform, valid) @ weights) for weights in path]
     best = int(np.argmax(values))
     assert best < len(path) - 1
-    np.testing.assert_allclose(AdaRank().fit(train, valid).weights, path[best], rtol=1e-6)
+    np.testing.assert_allclose(AdaRank().fit(train, valid).weights_, path[best], rtol=1e-6)
 
 
 # RankBoost
@@ -190,7 +190,7 @@ def test_rankboost_keeps_the_best_round_for_validation() -> None:
         values.append(mean_ndcg(valid, scores))
     n_best = int(np.argmax(values)) + 1
     assert n_best < 30
-    assert len(RankBoost(rounds=30).fit(train, valid).columns) == n_best
+    assert len(RankBoost(rounds=30).fit(train, valid).columns_) == n_best
 
 
 def test_scores_far_apart_do_not_overflow() -> None:
@@ -214,7 +214,7 @@ OPEN: dict[str, Callable[[SavedRanker], Ranker]] = {"adarank": AdaRank.from_save
 @pytest.mark.parametrize("name", BOTH)
 def test_they_learn_a_sum_of_columns(name: str) -> None:
     train, valid, test = (lists_with_an_order(count, seed) for seed, count in enumerate((300, 80, 100)))
-    ranker = BOTH[name].fit(train, valid)
+    ranker = BOTH[name]().fit(train, valid)
     single = [mean_ndcg(test, sign * column) for column in test.features.T for sign in (1, -1)]
     assert mean_ndcg(test, ranker.score(test)) > max(0.9, max(single) + 0.05)
 
@@ -225,14 +225,14 @@ def test_they_learn_from_real_grades(name: str) -> None:
     train, valid, test = (
         read_letor(SHARED / f"mq2008.fold{fold}.txt.gz").shuffle_items(seed=fold) for fold in (1, 2, 3)
     )
-    ranker = BOTH[name].fit(train, valid)
+    ranker = BOTH[name]().fit(train, valid)
     assert mean_ndcg(test, ranker.score(test)) > mean_ndcg(test, np.zeros(test.n_items)) + 0.15
 
 
 @pytest.mark.parametrize("name", BOTH)
 def test_a_repeat_is_the_same_and_more_rounds_are_better(name: str) -> None:
     train, valid = lists_with_an_order(60, 0), lists_with_an_order(30, 1)
-    long, again, short = (BOTH[name].fit(train, valid, rounds=rounds) for rounds in (60, 60, 1))
+    long, again, short = (BOTH[name](rounds=rounds).fit(train, valid) for rounds in (60, 60, 1))
     np.testing.assert_array_equal(long.score(valid), again.score(valid))
     assert mean_ndcg(valid, long.score(valid)) > mean_ndcg(valid, short.score(valid))
 
@@ -241,7 +241,7 @@ def test_a_repeat_is_the_same_and_more_rounds_are_better(name: str) -> None:
 @pytest.mark.parametrize("name", BOTH)
 def test_they_pass_the_battery_and_survive_saving(name: str, make: Callable[[int], ItemLists], tmp_path: Path) -> None:
     lists = make(0)
-    ranker = BOTH[name].fit(lists, lists, rounds=20)
+    ranker = BOTH[name](rounds=20).fit(lists, lists)
 
     def save_load(_: Ranker) -> Ranker:
         ranker.save(tmp_path / name)
@@ -254,18 +254,24 @@ def test_they_pass_the_battery_and_survive_saving(name: str, make: Callable[[int
 @pytest.mark.parametrize("name", BOTH)
 def test_they_say_what_is_missing(name: str) -> None:
     lists = lists_with_an_order(20, 0)
-    fit = BOTH[name].fit
+    kind = BOTH[name]
     bare, empty = replace(lists, labels=None), ItemLists(lists.features, lists.offsets, labels=np.zeros(lists.n_items))
     with pytest.raises(DataError, match="validation lists have no labels"):
-        fit(lists, bare)
+        kind().fit(lists, bare)
     with pytest.raises(DataError, match="training lists have no labels"):
-        fit(bare, lists)
-    with pytest.raises(DataError, match="give lists with clicks or grades"):
-        fit(empty, lists)
+        kind().fit(bare, lists)
+    with pytest.raises(DataError, match="no training list has a positive: give lists with a click, or a grade above 0"):
+        kind().fit(empty, lists)
     with pytest.raises(UsageError, match="at least 1"):
-        fit(lists, lists, rounds=0)
+        kind(rounds=0).fit(lists, lists)
     with pytest.raises(DataError, match="feature"):
-        fit(lists, lists, rounds=2).rank(ItemLists(np.zeros((2, 3)), [0, 2]).batch())
+        kind(rounds=2).fit(lists, lists).rank(ItemLists(np.zeros((2, 3)), [0, 2]).batch())
+
+
+def test_rankboost_needs_pairs() -> None:
+    lists = lists_with_an_order(20, 0)
+    with pytest.raises(DataError, match="two items with different labels: give lists with clicks or grades"):
+        RankBoost().fit(replace(lists, labels=np.ones(lists.n_items, np.float32)), lists)
 
 
 def test_rankboost_needs_thresholds_that_fit_a_byte() -> None:
@@ -277,5 +283,5 @@ def test_columns_that_say_nothing_leave_the_base_order() -> None:
     """The columns are constant, and the base position is right in one list and wrong in the other: r is 0 for all."""
     lists = ItemLists(np.ones((4, 2)), [0, 2, 4], labels=[1, 0, 0, 1])
     ranker = RankBoost().fit(lists, lists)
-    assert len(ranker.columns) == 0
+    assert len(ranker.columns_) == 0
     np.testing.assert_array_equal(ranker.rank(lists.batch()), [[0, 1], [0, 1]])

@@ -207,9 +207,14 @@ def test_a_baseline_is_trained_by_name(folder: Path) -> None:
     seq2slate("rerank", folder / "mmr", folder / "lists.parquet", folder / "slates.jsonl", "--k", 2)
     assert "item_id" in (folder / "slates.jsonl").read_text()
     wrong = ["train", folder / "lists.parquet", "--out", folder / "x", "--ranker", "mmr", "--epochs", 3]
-    assert "do not go with --ranker mmr" in seq2slate(*wrong, code=2).err
-    wrong = ["train", folder / "lists.parquet", "--out", folder / "x", "--ranker", "mmr", "--preset", "paper"]
-    assert "do not go with --ranker mmr" in seq2slate(*wrong, code=2).err
+    said = seq2slate(*wrong, code=2).err
+    assert "mmr has no option 'epochs'; its options are seed, trade_offs, scalings, score_column" in said
+    wrong = ["train", folder / "lists.parquet", "--out", folder / "x", "--ranker", "mmr"]
+    assert "leave it out with --ranker mmr" in seq2slate(*wrong, "--preset", "paper", code=2).err
+    assert "leave them out with --ranker mmr" in seq2slate(*wrong, "--tensorboard", folder / "t", code=2).err
+    assert "leave them out with --ranker mmr" in seq2slate(*wrong, "--resume", code=2).err
+    assert "leave it out with --ranker mmr" in seq2slate(*wrong, "--threads", 2, code=2).err
+    assert not (folder / "x").exists()
 
 
 def test_a_preset_is_trained_by_the_name_of_the_ranker_and_takes_the_options_of_a_network(folder: Path) -> None:
@@ -219,4 +224,4 @@ def test_a_preset_is_trained_by_the_name_of_the_ranker_and_takes_the_options_of_
     by_ranker, by_preset = (folder / name / "weights.safetensors" for name in ("by ranker", "by preset"))
     assert by_ranker.read_bytes() == by_preset.read_bytes()
     done = seq2slate(*arguments, "--out", folder / "x", "--ranker", "prm", "--preset", "paper", code=2)
-    assert "a preset itself" in done.err
+    assert "--preset is for seq2slate: leave it out with --ranker prm" in done.err

@@ -120,7 +120,7 @@ def test_it_learns_a_sum_of_columns() -> None:
     ranker = CoordinateAscent(starts=2).fit(train, valid)
     assert obvious_ndcg(test, ranker.score(test)).mean() > 0.95
     assert max(obvious_ndcg(test, sign * column).mean() for column in test.features.T for sign in (1, -1)) < 0.9
-    assert ranker.weights[0] > 0 > ranker.weights[2]
+    assert ranker.weights_[0] > 0 > ranker.weights_[2]
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"{SHARED} is not there")
@@ -136,8 +136,8 @@ def test_it_learns_from_real_grades() -> None:
 def test_some_of_the_lists_are_enough_and_a_seed_repeats() -> None:
     train, valid = lists_with_an_order(200, 0), lists_with_an_order(50, 1)
     first, again, other = (CoordinateAscent(max_pairs=500, seed=seed).fit(train, valid) for seed in (0, 0, 1))
-    np.testing.assert_array_equal(first.weights, again.weights)
-    assert (first.weights != other.weights).any()
+    np.testing.assert_array_equal(first.weights_, again.weights_)
+    assert (first.weights_ != other.weights_).any()
     assert obvious_ndcg(valid, first.score(valid)).mean() > 0.9
 
 
@@ -157,7 +157,7 @@ def test_it_says_what_is_missing() -> None:
     lists = lists_with_an_order(20, 0)
     with pytest.raises(DataError, match="validation lists have no labels"):
         CoordinateAscent().fit(lists, replace(lists, labels=None))
-    with pytest.raises(DataError, match="training lists has a label above 0"):
+    with pytest.raises(DataError, match="no training list has a positive"):
         CoordinateAscent().fit(ItemLists(lists.features, lists.offsets, labels=np.zeros(lists.n_items)), lists)
     with pytest.raises(UsageError, match="at least 1"):
         CoordinateAscent(starts=0).fit(lists, lists)

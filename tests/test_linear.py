@@ -1,5 +1,8 @@
 """The ridge ranker against scikit-learn's, and cross-fitting."""
 
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
+
 import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
@@ -10,6 +13,7 @@ from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import Batch, IntArray, ItemLists
 from seq2slate.data.ranker import slates_from_scores
 from seq2slate.errors import DataError, UsageError
+from seq2slate.estimator import Estimator
 
 
 def random_lists(n_lists: int = 60, n_items: int = 8) -> ItemLists:
@@ -23,42 +27,52 @@ def test_ridge_equals_scikit_learn() -> None:
     lists = random_lists()
     dense = FeatureTransform.fit(lists).apply(lists).dense.astype(np.float64)
     expected = Ridge(alpha=3.0).fit(dense, lists.labels)
-    np.testing.assert_allclose(RidgeRanker(penalty=3.0).fit(lists).weights, expected.coef_, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(RidgeRanker(penalty=3.0).fit(lists).weights_, expected.coef_, rtol=1e-4, atol=1e-6)
 
 
 def test_ridge_needs_labels() -> None:
-    with pytest.raises(DataError, match="have none"):
+    with pytest.raises(DataError, match="training lists have no labels"):
         RidgeRanker().fit(ItemLists(np.zeros((2, 1)), [0, 2]))
 
 
-class Memory:
+@dataclass(eq=False, kw_only=True)
+class Memory(Estimator):
     """Puts the lists that it was fitted on backwards, and leaves all others as they are."""
 
-    def __init__(self, lists: ItemLists) -> None:
-        self.seen = set(lists.list_ids.to_pylist())
+    seen_: set[str] = field(init=False, repr=False)
+
+    kind = "memory"
+    fitted: ClassVar[list["Memory"]]
+
+    def fit(self, train: ItemLists, valid: ItemLists | None = None) -> Self:
+        self.seen_ = set(train.list_ids.to_pylist())
+        self.fitted.append(self)
+        return self
 
     def rank(self, batch: Batch, k: int | None = None) -> IntArray:
-        seen = np.array([name in self.seen for name in batch.lists.list_ids.to_pylist()])
+        seen = np.array([name in self.seen_ for name in batch.lists.list_ids.to_pylist()])
         return slates_from_scores(np.where(seen[:, None], 1.0, -1.0) * np.arange(batch.n_slots), batch.mask, k)
 
 
-def test_no_list_is_ordered_by_a_ranker_that_saw_it() -> None:
+@pytest.fixture
+def memory() -> Memory:
+    Memory.fitted = []
+    return Memory()
+
+
+def test_no_list_is_ordered_by_a_ranker_that_saw_it(memory: Memory) -> None:
     lists = random_lists()
-    ordered = order_out_of_fold(Memory, lists, folds=3)
+    ordered = order_out_of_fold(memory, lists, folds=3)
     assert ordered.list_ids.to_pylist() == lists.list_ids.to_pylist()
     np.testing.assert_array_equal(ordered.features, lists.features)
     np.testing.assert_array_equal(ordered.labels, lists.labels)
 
 
-def test_every_fold_learns_from_all_the_others() -> None:
+def test_every_fold_learns_from_all_the_others_and_the_estimator_itself_stays_as_it_is(memory: Memory) -> None:
     lists = random_lists(n_lists=10)
-    fitted: list[Memory] = []
-
-    def fit(rest: ItemLists) -> Memory:
-        fitted.append(Memory(rest))
-        return fitted[-1]
-
-    order_out_of_fold(fit, lists, folds=5)
-    assert [len(ranker.seen) for ranker in fitted] == [8] * 5
+    order_out_of_fold(memory, lists, folds=5)
+    assert [len(ranker.seen_) for ranker in Memory.fitted] == [8] * 5
+    assert memory not in Memory.fitted
+    assert not hasattr(memory, "seen_")
     with pytest.raises(UsageError, match="2 to 10 folds"):
-        order_out_of_fold(Memory, lists, folds=11)
+        order_out_of_fold(memory, lists, folds=11)

@@ -12,10 +12,10 @@ import torch
 from seq2slate.baselines.neural import ListNet, RankNet
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import Ranker, rank_lists
-from seq2slate.errors import DataError, UsageError
+from seq2slate.errors import DataError, TrainingStoppedError, UsageError
 from seq2slate.metrics import ndcg
 from seq2slate.saving import load_saved
-from seq2slate.training.fit import TrainingStoppedError
+from seq2slate.training.losses import LOSSES
 from tests.checks import check_ranker, mixed_lists
 
 Neural: TypeAlias = type[RankNet] | type[ListNet]
@@ -39,7 +39,7 @@ def mean_ndcg(ranker: Ranker, lists: ItemLists) -> float:
 
 def test_ranknet_has_the_logistic_loss_of_pairs() -> None:
     scores = torch.tensor([[0.5, -1.0, 2.0]], dtype=torch.float64, requires_grad=True)
-    loss = RankNet.loss(scores, torch.tensor([[2.0, 1.0, 0.0]]), mask=torch.ones(1, 3, dtype=torch.bool))
+    loss = LOSSES[RankNet.loss](scores, torch.tensor([[2.0, 1.0, 0.0]]), mask=torch.ones(1, 3, dtype=torch.bool))
     margins = {(0, 1): 1.5, (0, 2): -1.5, (1, 2): -3.0}
     assert loss.item() == pytest.approx(sum(math.log(1 + math.exp(-margin)) for margin in margins.values()) / 3)
     loss.sum().backward()  # type: ignore[no-untyped-call]
@@ -52,7 +52,7 @@ def test_ranknet_has_the_logistic_loss_of_pairs() -> None:
 def test_listnet_has_the_cross_entropy_of_the_top_one() -> None:
     scores = torch.tensor([[0.5, -1.0, 2.0]], dtype=torch.float64, requires_grad=True)
     labels = np.array([2.0, 1.0, 0.0])
-    loss = ListNet.loss(scores, torch.tensor(labels[None]), mask=torch.ones(1, 3, dtype=torch.bool))
+    loss = LOSSES[ListNet.loss](scores, torch.tensor(labels[None]), mask=torch.ones(1, 3, dtype=torch.bool))
     wanted = np.exp(labels) / np.exp(labels).sum()
     given = np.exp([0.5, -1.0, 2.0]) / np.exp([0.5, -1.0, 2.0]).sum()
     assert loss.item() == pytest.approx(-(wanted * np.log(given)).sum())
@@ -160,10 +160,10 @@ def test_equal_items_keep_the_base_order() -> None:
 @pytest.mark.parametrize("kind", ALL)
 def test_scores_are_those_of_the_network_without_dropout(kind: Neural) -> None:
     lists = lists_with_an_order(20, 0)
-    ranker = kind(hidden=[5], epochs=1).fit(lists, lists)
-    (weights, biases), (last_weights, last_biases) = ranker.layers
+    ranker = kind(hidden_layers=[5], epochs=1).fit(lists, lists)
+    (weights, biases), (last_weights, last_biases) = ranker.layers_
     assert weights.shape == (5, 5)  # four columns and the base position
-    inputs = np.append(ranker.transform.apply(lists).dense[13], math.log(1 + 3))
+    inputs = np.append(ranker.transform_.apply(lists).dense[13], math.log(1 + 3))
     units = [max(0.0, float(row @ inputs + bias)) for row, bias in zip(weights, biases, strict=True)]
     assert ranker.score(lists)[13] == pytest.approx(last_weights[0] @ units + last_biases[0], rel=1e-5)
 
@@ -174,9 +174,13 @@ def test_scores_are_those_of_the_network_without_dropout(kind: Neural) -> None:
 @pytest.mark.parametrize("kind", ALL)
 def test_numbers_that_are_not_finite_stop_the_training_and_name_the_lists(kind: Neural) -> None:
     lists = mixed_lists(seed=0)
-    with pytest.raises(TrainingStoppedError, match=r"undefined loss in .* lists \w+( \w+)?: lower the learning rate"):
+    with pytest.raises(
+        TrainingStoppedError, match=r"loss became NaN or infinite for the lists \w+( \w+)?: lower the learning"
+    ):
         kind(learning_rate=1e30, batch_size=1).fit(lists, lists)
-    with pytest.raises(TrainingStoppedError, match=r"undefined scores in .* lists empty, .*, duplicates, long: lower"):
+    with pytest.raises(
+        TrainingStoppedError, match=r"scores became .* for the lists no positives, .*, duplicates, .*, long: lower"
+    ):
         kind(learning_rate=1e30).fit(lists, lists)
 
 

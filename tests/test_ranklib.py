@@ -1,5 +1,6 @@
 """The RankLib adapter against a real Java process: a small stand-in with RankLib's command line and file formats."""
 
+import copy
 import shutil
 import subprocess
 import time
@@ -117,11 +118,15 @@ public class StandIn {
 
 
 @pytest.fixture(scope="module")
-def ranklib(tmp_path_factory: pytest.TempPathFactory) -> RankLib:
+def jar(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(build_stand_in(tmp_path_factory.mktemp("stand-in")))
+
+
+def build_stand_in(folder: Path) -> Path:
+    """Compile the stand-in for RankLib, and return the path of its jar; skip the test where that is not possible."""
     javac = shutil.which("javac")
     if javac is None or shutil.which("java") is None:
         pytest.skip("no Java compiler to build the stand-in for RankLib with")
-    folder = tmp_path_factory.mktemp("stand-in")
     (folder / "StandIn.java").write_text(STAND_IN)
     # Concatenation inline: the default would double the time that the stand-in takes to start.
     subprocess.run([javac, "-XDstringConcat=inline", "-d", folder, folder / "StandIn.java"], check=True, timeout=120)
@@ -131,12 +136,24 @@ def ranklib(tmp_path_factory: pytest.TempPathFactory) -> RankLib:
         archive.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\nMain-Class: StandIn\n")
         for compiled in folder.glob("*.class"):
             archive.write(compiled, compiled.name)
-    return RankLib.find(jar, timeout=60)
+    return jar
 
 
 @pytest.fixture(scope="module")
-def ranker(ranklib: RankLib) -> RankLibRanker:
-    return RankLibRanker(ranklib=ranklib).fit(mixed_lists(0), mixed_lists(1))
+def ranker(jar: str) -> RankLibRanker:
+    return RankLibRanker(jar=jar, timeout=60).fit(mixed_lists(0), mixed_lists(1))
+
+
+def with_model(ranker: RankLibRanker, model: bytes) -> RankLibRanker:
+    """The ranker with another model of RankLib's."""
+    changed = copy.copy(ranker)
+    changed.model_ = model
+    return changed
+
+
+def with_fault(ranker: RankLibRanker, fault: str) -> RankLibRanker:
+    """The ranker with a model that makes the stand-in write its scores in another way."""
+    return with_model(ranker, f"fault {fault}\n".encode() + ranker.model_.partition(b"\n")[2])
 
 
 def expected_scores(train: ItemLists, lists: ItemLists) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -160,7 +177,7 @@ def test_every_item_gets_its_own_score(ranker: RankLibRanker) -> None:
 
 def test_the_order_of_the_lines_does_not_matter(ranker: RankLibRanker) -> None:
     lists = mixed_lists(5)
-    backwards = replace(ranker, model=b"fault backwards\n" + ranker.model.partition(b"\n")[2])
+    backwards = with_fault(ranker, "backwards")
     np.testing.assert_array_equal(backwards.score(lists), ranker.score(lists))
 
 
@@ -169,18 +186,16 @@ def test_it_passes_the_battery_and_survives_saving(
 ) -> None:
     def save_load(_: Ranker) -> Ranker:
         ranker.save(tmp_path / "saved")
-        monkeypatch.setenv("RANKLIB_JAR", str(ranker.ranklib.jar))
+        monkeypatch.setenv("RANKLIB_JAR", str(ranker.jar))
         return RankLibRanker.from_saved(load_saved(tmp_path / "saved"))
 
     check_ranker(ranker, mixed_lists(2), save_load=save_load)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_has_its_number(method: str, ranklib: RankLib) -> None:
-    fitted = RankLibRanker(method=method, metric="MAP", options=["-tree", "7"], ranklib=ranklib).fit(
-        mixed_lists(0), mixed_lists(1)
-    )
-    said = fitted.model.decode().splitlines()[0]
+def test_every_method_has_its_number(method: str, jar: str) -> None:
+    ranker = RankLibRanker(method=method, metric="MAP", arguments=["-tree", "7"], jar=jar, timeout=60)
+    said = ranker.fit(mixed_lists(0), mixed_lists(1)).model_.decode().splitlines()[0]
     for option in (f"-ranker={METHODS[method]}", "-metric2t=MAP", "-tree=7"):
         assert f"{option}," in f"{said.rstrip('}')},"
 
@@ -201,52 +216,55 @@ def test_every_method_has_its_number(method: str, ranklib: RankLib) -> None:
     ],
 )
 def test_scores_that_cannot_be_right_are_refused(fault: str, message: str, ranker: RankLibRanker) -> None:
-    broken = replace(ranker, model=f"fault {fault}\n".encode() + ranker.model.partition(b"\n")[2])
     with pytest.raises(DataError, match=message):
-        broken.score(mixed_lists(5))
+        with_fault(ranker, fault).score(mixed_lists(5))
 
 
 def test_a_damaged_model_is_an_error_with_what_java_said(ranker: RankLibRanker) -> None:
     with pytest.raises(UsageError, match=r"(?s)exit code 1.*-load model\.txt.*IndexOutOfBounds"):
-        replace(ranker, model=b"## half a model\n").score(mixed_lists(5))
+        with_model(ranker, b"## half a model\n").score(mixed_lists(5))
 
 
-def test_an_exit_code_is_an_error_with_what_was_said(ranklib: RankLib) -> None:
+def test_an_exit_code_is_an_error_with_what_was_said(jar: str) -> None:
     with pytest.raises(UsageError, match=r"(?s)exit code 3.*-ranker 6.*Reading feature file.*the metric is unknown"):
-        RankLibRanker(metric="EXIT", ranklib=ranklib).fit(mixed_lists(0), mixed_lists(1))
+        RankLibRanker(metric="EXIT", jar=jar, timeout=60).fit(mixed_lists(0), mixed_lists(1))
 
 
-def test_a_run_that_takes_too_long_is_stopped(ranklib: RankLib) -> None:
+def test_a_run_that_takes_too_long_is_stopped(jar: str) -> None:
     started = time.monotonic()
     with pytest.raises(UsageError, match=r"more than 0\.5 seconds"):
-        RankLibRanker(metric="SLEEP", ranklib=replace(ranklib, timeout=0.5)).fit(mixed_lists(0), mixed_lists(1))
+        RankLibRanker(metric="SLEEP", jar=jar, timeout=0.5).fit(mixed_lists(0), mixed_lists(1))
     assert time.monotonic() - started < 20
 
 
-def test_an_exception_that_leaves_workers_behind_does_not_hang(ranklib: RankLib) -> None:
+def test_an_exception_that_leaves_workers_behind_does_not_hang(jar: str) -> None:
     started = time.monotonic()
     with pytest.raises(UsageError, match=r"(?s)failed and was stopped.*a worker is left behind"):
-        RankLibRanker(metric="HANG", ranklib=ranklib).fit(mixed_lists(0), mixed_lists(1))
+        RankLibRanker(metric="HANG", jar=jar, timeout=60).fit(mixed_lists(0), mixed_lists(1))
     assert time.monotonic() - started < 30
 
 
-def test_a_run_without_a_model_is_an_error(ranklib: RankLib) -> None:
+def test_a_run_without_a_model_is_an_error(jar: str) -> None:
     with pytest.raises(UsageError, match="without a model"):
-        RankLibRanker(metric="NOTHING", ranklib=ranklib).fit(mixed_lists(0), mixed_lists(1))
+        RankLibRanker(metric="NOTHING", jar=jar, timeout=60).fit(mixed_lists(0), mixed_lists(1))
 
 
 def test_what_is_wrong_with_the_arguments_is_said_before_java_starts(tmp_path: Path) -> None:
-    nowhere = RankLib(tmp_path / "RankLib.jar", java="/nowhere/java")
+    nowhere = str(tmp_path / "RankLib.jar")
     lists = mixed_lists(0)
     with pytest.raises(UsageError, match="no ranker 'svm'; choose one of mart"):
-        RankLibRanker(method="svm", ranklib=nowhere).fit(lists, lists)
-    with pytest.raises(UsageError, match="-norm, -save cannot be among the options"):
-        RankLibRanker(options=["-save", "x", "-norm", "sum"], ranklib=nowhere).fit(lists, lists)
-    with pytest.raises(DataError, match="lists to validate with have no labels"):
-        RankLibRanker(ranklib=nowhere).fit(lists, replace(lists, labels=None))
+        RankLibRanker(method="svm", jar=nowhere).fit(lists, lists)
+    with pytest.raises(UsageError, match="-norm, -save cannot be among the arguments"):
+        RankLibRanker(arguments=["-save", "x", "-norm", "sum"], jar=nowhere).fit(lists, lists)
+    with pytest.raises(DataError, match="validation lists have no labels"):
+        RankLibRanker(jar=nowhere).fit(lists, replace(lists, labels=None))
     half = np.where(lists.positions == 3, 0.5, 0)
-    with pytest.raises(DataError, match=r"list 'no positives', item 3: label 0\.5"):
-        RankLibRanker(ranklib=nowhere).fit(replace(lists, labels=half), lists)
+    with pytest.raises(DataError, match=r"training lists, list 'no positives', item 3: label 0\.5"):
+        RankLibRanker(jar=nowhere).fit(replace(lists, labels=half), lists)
+    with pytest.raises(DataError, match=r"validation lists, list 'no positives', item 3: label 0\.5"):
+        RankLibRanker(jar=nowhere).fit(lists, replace(lists, labels=half))
+    with pytest.raises(UsageError, match=r"there is no .*RankLib\.jar"):
+        RankLibRanker(jar=nowhere).fit(lists, lists)
 
 
 def test_other_columns_are_refused(ranker: RankLibRanker) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from seq2slate.baselines.linear import RidgeRanker
-from seq2slate.baselines.registry import LEARNERS, fit_ranker, load_ranker, parse_ranker, parse_rankers
+from seq2slate.baselines.registry import ESTIMATORS, NETWORK_PRESETS, load, make_estimator, parse_ranker, parse_rankers
 from seq2slate.data.lists import ItemLists
 from seq2slate.errors import DataError, UsageError
 from seq2slate.saving import FORMAT
@@ -30,14 +30,14 @@ def folder(lists: ItemLists, tmp_path: Path) -> Path:
 
 def test_save_and_load_give_the_same_slates(lists: ItemLists, folder: Path) -> None:
     batch = lists.batch()
-    np.testing.assert_array_equal(load_ranker(folder).rank(batch), RidgeRanker().fit(lists).rank(batch))
+    np.testing.assert_array_equal(load(folder).rank(batch), RidgeRanker().fit(lists).rank(batch))
     assert sorted(os.listdir(folder)) == ["config.json", "features.json", "weights.safetensors"]
 
 
 def test_saving_again_replaces_the_folder_and_leaves_nothing_else(lists: ItemLists, folder: Path) -> None:
     RidgeRanker().fit(lists[:5]).save(folder)
     assert os.listdir(folder.parent) == ["ridge"]
-    assert load_ranker(folder)
+    assert load(folder)
 
 
 def test_saving_does_not_touch_a_folder_of_something_else(lists: ItemLists, tmp_path: Path) -> None:
@@ -52,8 +52,40 @@ def test_saving_does_not_touch_a_folder_of_something_else(lists: ItemLists, tmp_
 def test_a_newer_format_is_refused_with_its_version(folder: Path) -> None:
     head = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(head | {"format": FORMAT + 1}))
-    with pytest.raises(DataError, match=f"format {FORMAT + 1}.*up to {FORMAT}"):
-        load_ranker(folder)
+    with pytest.raises(DataError, match=f"format {FORMAT + 1}.*reads {FORMAT}: update seq2slate"):
+        load(folder)
+
+
+def test_the_format_of_the_first_version_is_refused_with_what_to_do(folder: Path) -> None:
+    head = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(head | {"format": 1, "config": {}}))
+    with pytest.raises(
+        DataError, match=rf"{folder} has format 1, of seq2slate 0\.1, .* train it again, or open it with"
+    ):
+        load(folder)
+
+
+@pytest.mark.parametrize("damage", ['{"version": 1', '{"version": 1}', "[]"])
+def test_damaged_features_are_an_error_that_names_the_folder(folder: Path, damage: str) -> None:
+    (folder / "features.json").write_text(damage)
+    with pytest.raises(DataError, match=rf"{folder}: the saved features: damaged"):
+        load(folder)
+    (folder / "features.json").unlink()
+    with pytest.raises(DataError, match=rf"{folder} cannot be read.*features\.json"):
+        load(folder)
+
+
+def test_files_that_do_not_belong_together_are_an_error_that_names_the_folder(folder: Path) -> None:
+    head = json.loads((folder / "config.json").read_text())
+    configs: list[dict[str, object]] = [
+        {},
+        {"options": {"trees": 3}, "learned": {}},
+        {"options": [], "learned": {}},
+    ]
+    for config in configs:
+        (folder / "config.json").write_text(json.dumps(head | {"config": config}))
+        with pytest.raises(DataError, match=rf"{folder}: the files of this ridge ranker do not belong together"):
+            load(folder)
 
 
 def test_damage_is_noticed(folder: Path) -> None:
@@ -61,16 +93,16 @@ def test_damage_is_noticed(folder: Path) -> None:
     weights[-1] ^= 1
     (folder / "weights.safetensors").write_bytes(weights)
     with pytest.raises(DataError, match="checksum"):
-        load_ranker(folder)
+        load(folder)
     (folder / "config.json").write_text('{"format": 1')
     with pytest.raises(DataError, match="damaged"):
-        load_ranker(folder)
+        load(folder)
     (folder / "config.json").write_text('{"format": "1", "ranker": "", "weights_sha256": "", "config": {}}')
     with pytest.raises(DataError, match="damaged"):
-        load_ranker(folder)
+        load(folder)
     (folder / "config.json").unlink()
     with pytest.raises(DataError, match="not a saved ranker"):
-        load_ranker(folder)
+        load(folder)
 
 
 def test_a_name_is_taken_from_the_text_or_the_folder(folder: Path) -> None:
@@ -83,19 +115,19 @@ def test_a_name_is_taken_from_the_text_or_the_folder(folder: Path) -> None:
         parse_ranker("ceiling-shown")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in LEARNERS if kind != "ranklib"])
-def test_every_learner_is_fitted_saved_and_opened_by_its_name(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in (*ESTIMATORS, *NETWORK_PRESETS) if kind != "ranklib"])
+def test_every_estimator_is_fitted_saved_and_opened_by_its_name(kind: str, tmp_path: Path) -> None:
     if kind in ("mart", "lambdamart", "random-forest"):
         pytest.importorskip("lightgbm", reason="LightGBM is not installed")
     lists = make_synthetic_lists(40, items=8, features=6, seed=0)
-    ranker = fit_ranker(kind, lists, lists, seed=1)
+    ranker = make_estimator(kind, seed=1).fit(lists, lists)
     ranker.save(tmp_path / kind)
-    np.testing.assert_array_equal(load_ranker(tmp_path / kind).rank(lists.batch()), ranker.rank(lists.batch()))
+    np.testing.assert_array_equal(load(tmp_path / kind).rank(lists.batch()), ranker.rank(lists.batch()))
 
 
-def test_a_learner_that_does_not_exist_is_refused(lists: ItemLists) -> None:
-    with pytest.raises(UsageError, match="no ranker 'oracle' to train; choose one of ridge"):
-        fit_ranker("oracle", lists, lists)
+def test_an_estimator_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(UsageError, match="no ranker 'oracle' to train; choose one of seq2slate, ridge"):
+        make_estimator("oracle")
 
 
 def test_two_rankers_need_two_names(folder: Path) -> None:
@@ -108,4 +140,4 @@ def test_an_unknown_kind_is_named(folder: Path) -> None:
     head = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(head | {"ranker": "oracle"}))
     with pytest.raises(DataError, match=r"'oracle'.*ridge"):
-        load_ranker(folder)
+        load(folder)

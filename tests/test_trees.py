@@ -114,12 +114,16 @@ def test_they_pass_the_battery_and_survive_saving(kind: Trees, base_position: bo
     }[kind]  # fmt: skip
 
 
-def test_a_folder_that_does_not_speak_of_the_base_position_was_grown_with_it() -> None:
+@pytest.mark.parametrize("base_position", [True, False])
+def test_a_folder_holds_lightgbm_text_and_an_option_that_it_does_not_name_has_its_default(base_position: bool) -> None:
     lists = lists_with_an_order(30, 0)
-    ranker = LambdaMart(trees=3).fit(lists, lists)
-    text = np.frombuffer(ranker.booster.model_to_string().encode(), dtype=np.uint8)
-    opened = LambdaMart.from_saved(SavedRanker("lambdamart", {}, {"trees": text}, ranker.transform))
+    ranker = LambdaMart(trees=3, base_position=base_position).fit(lists, lists)
+    text = np.frombuffer(ranker.booster_.model_to_string().encode(), dtype=np.uint8)
+    options = {} if base_position else {"base_position": False}
+    config = {"options": options, "learned": {}}
+    opened = LambdaMart.from_saved(SavedRanker("lambdamart", config, {"trees": text}, ranker.transform_.to_json()))
     np.testing.assert_array_equal(opened.score(lists), ranker.score(lists))
+    assert opened.get_params() == LambdaMart(base_position=base_position).get_params()
 
 
 @pytest.mark.parametrize("kind", ALL)

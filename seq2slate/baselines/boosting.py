@@ -62,9 +62,7 @@ class AdaRank(WeightedColumns):
     """
 
     rounds: int = 500
-    """Columns to add, at most; training ends when none raises NDCG@10, or 50 have not raised it for validation."""
-    seed: int = 0
-    """Seed of the lists that are held out if there are no validation lists; the method itself is deterministic."""
+    """Boosting rounds, at most; training ends when NDCG@10 of the validation lists has not risen for 50 of them."""
 
     kind = "adarank"
 
@@ -134,11 +132,9 @@ class RankBoost(PointwiseEstimator):
     """
 
     rounds: int = 300
-    """Thresholds to add, at most; training ends when NDCG@10 of the validation lists has not risen for 50 of them."""
+    """Boosting rounds, at most; training ends when NDCG@10 of the validation lists has not risen for 50 of them."""
     thresholds: int = 32
     """Thresholds to try for each column, at its quantiles."""
-    seed: int = 0
-    """Seed of the lists that are held out if there are no validation lists; the method itself is deterministic."""
 
     columns_: IntArray = field(init=False, repr=False)
     """(R,) the column of each round; column F is the base position."""

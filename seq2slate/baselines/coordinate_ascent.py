@@ -58,8 +58,6 @@ class CoordinateAscent(WeightedColumns):
     """Passes over all columns in each ascent, at most."""
     max_pairs: int = 1_000_000
     """Pairs of a positive and another item to train on, at most: lists are sampled down to this."""
-    seed: int = 0
-    """Seed of everything random."""
 
     kind = "coordinate-ascent"
 

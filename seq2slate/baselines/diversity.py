@@ -85,8 +85,6 @@ class Diversifier(Estimator):
     """Scales of the columns to try."""
     score_column: str | None = None
     """The dense column with the base ranker's scores; without one the base position stands for them."""
-    seed: int = 0
-    """Seed of the lists that are held out if there are no validation lists; the method itself is deterministic."""
 
     trade_off_: float = field(init=False, repr=False)
     """The best of `trade_offs` on the validation lists; of equal ones the largest, closest to relevance alone."""

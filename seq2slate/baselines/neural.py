@@ -52,8 +52,6 @@ class NeuralRanker(PointwiseEstimator):
     """Early stopping: epochs without a better NDCG@10 of the validation lists before training ends."""
     base_position: bool = True
     """Whether the base position is an input."""
-    seed: int = 0
-    """Seed of everything random."""
 
     layers_: Layers = field(init=False, repr=False)
     """Those of the best epoch."""
@@ -73,7 +71,8 @@ class NeuralRanker(PointwiseEstimator):
             with np.errstate(over="ignore", invalid="ignore"):  # checked below, with a better message
                 scores = _scores(layers, inputs)
             if not np.isfinite(scores).all():
-                raise _stopped("scores", valid.list_ids[:1].to_pylist())
+                affected = np.unique(valid.list_index[~np.isfinite(scores)])
+                raise _stopped("scores", valid.list_ids.take(affected).to_pylist())
             value = judge.mean(scores)
             if value > best:
                 best, best_epoch, self.layers_ = value, epoch, layers
@@ -114,9 +113,8 @@ class NeuralRanker(PointwiseEstimator):
         return _scores(self.layers_, self._inputs(lists))
 
     def _state(self) -> dict[str, Any]:
-        pairs = [(f"{number}.{what}", array) for number, layer in enumerate(self.layers_)
-                 for what, array in zip(("weights", "biases"), layer, strict=True)]  # fmt: skip
-        return dict(pairs)
+        weights = {f"{number}.weights": weights for number, (weights, _) in enumerate(self.layers_)}
+        return weights | {f"{number}.biases": biases for number, (_, biases) in enumerate(self.layers_)}
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.layers_ = tuple(
@@ -155,7 +153,7 @@ def _run_epoch(network: nn.Module, optimiser: Any, loss: Any, batches: Iterable[
 
 def _stopped(what: str, names: Sequence[str]) -> TrainingStoppedError:
     return TrainingStoppedError(
-        f"the {what} became NaN or infinite in a batch with the lists {', '.join(names[:10])}"
+        f"the {what} became NaN or infinite for the lists {', '.join(names[:10])}"
         f"{' …' if len(names) > 10 else ''}: lower the learning rate, or look at their labels"
     )
 

@@ -35,7 +35,7 @@ from seq2slate.data.features import FeatureTransform
 from seq2slate.data.letor import write_letor
 from seq2slate.data.lists import FloatArray, IntArray, ItemLists, numbers_as_strings, offsets_from_lengths
 from seq2slate.errors import DataError, UsageError
-from seq2slate.estimator import PointwiseEstimator
+from seq2slate.estimator import PointwiseEstimator, check_labels
 from seq2slate.options import named_in
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
@@ -142,8 +142,6 @@ class RankLibRanker(PointwiseEstimator):
     """Path of RankLib.jar; taken from the environment variable RANKLIB_JAR if not given."""
     timeout: float = TIMEOUT
     """Seconds that one run of RankLib may take."""
-    seed: int = 0
-    """Seed of the lists that are held out if there are no validation lists."""
 
     model_: bytes = field(init=False, repr=False)
     """What RankLib saved: its own text."""
@@ -152,16 +150,17 @@ class RankLibRanker(PointwiseEstimator):
     local_options = ("jar", "timeout")  # a folder must not say which program is run
 
     def _fit(self, train: ItemLists, valid: ItemLists) -> None:
-        ranklib = RankLib.find(self.jar, timeout=self.timeout)
         if self.method not in METHODS:
             raise UsageError(f"RankLib has no ranker {self.method!r}; choose one of {', '.join(METHODS)}")
-        if taken := _SET_HERE.intersection(option.lower() for option in self.arguments):
+        if taken := _SET_HERE.intersection(word.lower() for word in self.arguments):
             raise UsageError(f"{', '.join(sorted(taken))} cannot be among the arguments: fit says it to RankLib itself")
+        labels = _whole_labels(train, "training"), _whole_labels(valid, "validation")
+        ranklib = RankLib.find(self.jar, timeout=self.timeout)
         self.transform_ = FeatureTransform.fit(train, categorical=[], context=[])
         with TemporaryDirectory(prefix="ranklib-") as name:
             folder = Path(name)
-            for file, lists in (("train.txt", train), ("validate.txt", valid)):
-                _write(lists, _labels(lists, file.removesuffix(".txt")), self.transform_, folder / file)
+            _write(train, labels[0], self.transform_, folder / "train.txt")
+            _write(valid, labels[1], self.transform_, folder / "validate.txt")
             data = ["-train", "train.txt", "-validate", "validate.txt"]
             goal = ["-ranker", str(METHODS[self.method]), "-metric2t", self.metric, "-save", "model.txt", "-silent"]
             ranklib.run([*data, *goal, *self.arguments], folder)
@@ -190,18 +189,17 @@ class RankLibRanker(PointwiseEstimator):
         self.model_ = state["model"].tobytes()
 
 
-def _labels(lists: ItemLists, name: str) -> FloatArray:
-    """Return labels that RankLib takes as they are."""
-    if lists.labels is None or not lists.n_items:
-        raise DataError(f"the lists to {name} with have no labels")
-    broken = lists.labels != np.floor(lists.labels)
+def _whole_labels(lists: ItemLists, name: str) -> FloatArray:
+    """Return labels (T,) that RankLib takes as they are."""
+    labels = check_labels(lists, name)
+    broken = labels != np.floor(labels)
     if broken.any():
         row = int(broken.argmax())
-        label = lists.labels[row]
         raise DataError(
-            f"{lists.describe_item(row)}: label {label:g}, but RankLib cuts labels to whole numbers: round it"
+            f"the {name} lists, {lists.describe_item(row)}: label {labels[row]:g}, but RankLib cuts labels to whole "
+            "numbers: round it"
         )
-    return lists.labels
+    return labels
 
 
 def _write(lists: ItemLists, labels: FloatArray, transform: FeatureTransform, path: Path) -> IntArray:

@@ -31,17 +31,17 @@ ESTIMATORS: dict[str, str] = {
     "dpp": "seq2slate.baselines.diversity:GreedyDpp",
     "ranklib": "seq2slate.baselines.ranklib:RankLibRanker",
 }
-"""Every kind of ranker that learns, and where its class is; it is imported when somebody asks for it."""
+"""Every kind of estimator, and where its class is; it is imported when somebody asks for it."""
 
 NETWORK_PRESETS = ("dlcm", "prm", "setrank")
-"""Presets of the network that are re-rankers of their own in the literature, and may be named like a kind."""
+"""Presets of the network that have names of their own in the literature, and may stand where a kind does."""
 
 BUILT_IN = ("base", "random", "ceiling-logged", "ceiling-shown")
 """The rankers that need no folder; the ceilings need a simulated user and generated lists."""
 
 
 def estimator_class(kind: str) -> type[Estimator]:
-    """Return the class of a kind of ranker."""
+    """Return the class of a kind of estimator."""
     if kind not in ESTIMATORS:
         raise UsageError(f"there is no ranker {kind!r} to train; choose one of {', '.join(ESTIMATORS)}")
     module, name = ESTIMATORS[kind].split(":")
@@ -50,23 +50,30 @@ def estimator_class(kind: str) -> type[Estimator]:
 
 
 def make_estimator(kind: str, **options: Any) -> Estimator:
-    """Return an estimator by the name of its kind, or of a preset of the network that is known by its own name.
+    """Return an estimator with these options, by the name of its kind or of one of the `NETWORK_PRESETS`.
 
     >>> make_estimator("mart", trees=20)
-    Mart(base_position=True, seed=0, trees=20, leaves=15, learning_rate=0.05)
+    Mart(seed=0, base_position=True, trees=20, leaves=15, learning_rate=0.05)
     """
     if kind in NETWORK_PRESETS:
         kind, options = "seq2slate", {"preset": kind, **options}
-    cls = estimator_class(kind)
-    return cls().set_params(**options)
+    return estimator_class(kind)().set_params(**options)
 
 
 def load(folder: str | os.PathLike[str]) -> Estimator:
-    """Open the ranker that a folder holds, whatever its kind."""
+    """Open the ranker that a folder holds, whatever its kind.
+
+    Raises:
+        DataError: The folder holds no ranker, is damaged, or was written by another version.
+
+    """
     saved = load_saved(folder)
     if saved.kind not in ESTIMATORS:
         raise DataError(f"{folder} holds a {saved.kind!r} ranker; this seq2slate knows {', '.join(ESTIMATORS)}")
-    return estimator_class(saved.kind).from_saved(saved)
+    try:
+        return estimator_class(saved.kind).from_saved(saved)
+    except DataError as error:
+        raise DataError(f"{folder}: {error}") from error
 
 
 def parse_ranker(text: str, *, user: ClickModel | None = None, seed: int = 0) -> tuple[str, Ranker]:

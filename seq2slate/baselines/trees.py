@@ -30,8 +30,6 @@ class Trees(PointwiseEstimator):
 
     base_position: bool = True
     """Whether the base position is an input."""
-    seed: int = 0
-    """Seed of everything random."""
 
     booster_: Any = field(init=False, repr=False)
     """A LightGBM Booster."""

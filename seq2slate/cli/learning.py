@@ -18,6 +18,7 @@ from rich.console import Console
 
 from seq2slate.atomic import atomic_path
 from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
+from seq2slate.baselines.neural import NeuralRanker
 from seq2slate.baselines.registry import (
     ESTIMATORS,
     NETWORK_PRESETS,
@@ -232,14 +233,25 @@ def train(
             raise UsageError(f"--preset is for seq2slate: leave it out with --ranker {ranker}")
         options["preset"] = preset
     estimator = make_estimator(ranker, **options)
+    if estimator.kind != "seq2slate" and (resume or tensorboard is not None):
+        raise UsageError(f"--resume and --tensorboard are for seq2slate: leave them out with --ranker {ranker}")
+    if estimator.kind == "seq2slate" or isinstance(estimator, NeuralRanker):
+        _set_threads(threads)
+    elif threads is not None:
+        raise UsageError(f"--threads is for networks: leave it out with --ranker {ranker}")
     lists, chosen = read(data), None if valid is None else read(valid)
-    if estimator.kind != "seq2slate":
-        if resume or tensorboard is not None:
-            raise UsageError(f"--resume and --tensorboard are for networks, not for --ranker {ranker}")
-        estimator.fit(lists, chosen).save(out)
-        typer.echo(f"{out}: {ranker}, trained on {len(lists):,} lists")
+    if estimator.kind == "seq2slate":
+        _train_network(estimator, lists, chosen, out, resume=resume, tensorboard=tensorboard)
         return
-    _train_network(estimator, lists, chosen, out, threads=threads, resume=resume, tensorboard=tensorboard)
+    estimator.fit(lists, chosen).save(out)
+    typer.echo(f"{out}: {ranker}, trained on {len(lists):,} lists")
+
+
+def _set_threads(threads: int | None) -> None:
+    import torch
+
+    if threads is not None or "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(threads or min(4, os.cpu_count() or 1))
 
 
 def _train_network(
@@ -248,17 +260,12 @@ def _train_network(
     valid: ItemLists | None,
     out: Path,
     *,
-    threads: int | None,
     resume: bool,
     tensorboard: Path | None,
 ) -> None:
-    import torch
-
     from seq2slate.reranker import Reranker
 
-    assert isinstance(estimator, Reranker), "the kind says so"
-    if threads is not None or "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(threads or min(4, os.cpu_count() or 1))
+    assert isinstance(estimator, Reranker), "an estimator of the kind seq2slate is a Reranker"
     checkpoints = out.with_name(f"{out.name}.checkpoints")
     try:
         estimator.fit(lists, valid, checkpoints=checkpoints, resume=resume, tensorboard=tensorboard)

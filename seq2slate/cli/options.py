@@ -35,8 +35,8 @@ def derived_from(owners: Mapping[str, Sequence[Option]]) -> Callable[[Command], 
     """Give a command, which takes them as `**options`, the options of dataclasses; one that is not given is left out.
 
     Args:
-        owners: The options of each owner by its name. Owners may share an option: the help text is the first one's and
-            names those that have it. Options of the owner "" belong to the command's main subject, which is not named.
+        owners: The options of each owner by its name. Owners may share an option: the help text is the first one's, and
+            names those that have it unless all do. The owner "" is the command's main subject, which is not named.
 
     """
     merged: dict[str, tuple[Option, list[str]]] = {}
@@ -48,7 +48,11 @@ def derived_from(owners: Mapping[str, Sequence[Option]]) -> Callable[[Command], 
         own = inspect.signature(command, eval_str=True)
         named = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
         taken = {one.name for one in named}
-        derived = [_parameter(*found) for name, found in merged.items() if name not in taken]
+        derived = [
+            _parameter(option, [] if len(having) == len(owners) else having)
+            for name, (option, having) in merged.items()
+            if name not in taken
+        ]
 
         @wraps(command)
         def called(**values: Any) -> None:
@@ -65,15 +69,16 @@ def derived_from(owners: Mapping[str, Sequence[Option]]) -> Callable[[Command], 
 
 
 def _parameter(option: Option, owners: Sequence[str]) -> inspect.Parameter:
-    """Return an option as a keyword argument that Typer understands."""
+    """Return an option as a keyword argument that Typer understands; the help text names the owners, if any."""
     kind: Any = option.type
     if option.choices is not None:
         kind = Literal.__getitem__(option.choices())
     elif get_origin(kind) is collections.abc.Sequence:
         item = get_args(kind)[0]
         kind = list[str if get_origin(item) is Literal else item]  # type: ignore[misc]
-    others = [owner for owner in owners if owner]
-    text = option.help if "" in owners else f"{', '.join(others)}: {option.help}"
+    text, others = option.help, ", ".join(owner for owner in owners if owner)
+    if others:
+        text = f"{text} Also for {others}." if "" in owners else f"{others}: {text}"
     flag = "--" + option.name.replace("_", "-")
     declared = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
     annotation = Annotated[kind | None, typer.Option(declared, help=text, show_default=False)]
