@@ -40,7 +40,7 @@ class RidgeRanker(PointwiseEstimator):
         """Learn from labels or grades of all training lists; nothing is chosen, so validation lists are not read."""
         if train.labels is None:
             raise DataError("the training lists have no labels: give clicks or grades")
-        self.transform_ = FeatureTransform.fit(train)
+        self.transform_ = FeatureTransform.fit(train, categorical=[], context=[])
         dense = self.transform_.apply(train).dense
         moments = (dense.T @ dense).astype(np.float64) + self.penalty * np.eye(dense.shape[1])
         weights = np.linalg.solve(moments, (dense.T @ (train.labels - train.labels.mean())).astype(np.float64))
