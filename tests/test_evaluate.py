@@ -168,7 +168,7 @@ def test_re_shown_clicks_are_those_of_the_first_slots() -> None:
     }
 
 
-def test_rankers_are_shown_with_the_same_luck() -> None:
+def test_rankers_are_shown_with_common_random_numbers() -> None:
     rankers = {"one": BY_FEATURE, "same": BY_FEATURE}
     evaluation = evaluate(rankers, random_lists(80), user=SimilarClicks(eta=1), repeats=1)
     one, same, base = (evaluation.per_list[name, "re-shown clicks@10"] for name in ("one", "same", "base"))
