@@ -239,7 +239,6 @@ def measure_ranker(
     >>> lists = ItemLists(np.zeros((4, 1)), [0, 2, 4], labels=[0, 1, 1, 0])
     >>> measure_ranker(BaseOrder(), lists, [Measure("MRR")])
     {Measure(name='MRR', k=None): array([0.5, 1. ])}
-
     """
     values = {measure: np.full(len(lists), np.nan) for measure in measures}
     batches = lists.batches(_BATCH_SIZE)  # of similar length, so that one long list does not pad all the others

@@ -69,7 +69,6 @@ def track(steps: Iterable[T], description: str, total: int | None = None) -> Ite
 
     >>> sum(track([1, 2, 3], "adding"))
     6
-
     """
     if total is None and isinstance(steps, Sized):
         total = len(steps)

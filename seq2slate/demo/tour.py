@@ -63,7 +63,6 @@ def run(console: Console, *, n_lists: int, items: float, seed: int, out: str | o
         items: Their mean number of items.
         seed: Of everything random.
         out: The folder to write; one of an earlier demo is emptied.
-
     """
     tour = _Tour(console, fresh_folder(out), click_model("diverse"), seed)
     past, new = _ordered_lists(tour, n_lists, items)

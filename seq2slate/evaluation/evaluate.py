@@ -205,7 +205,6 @@ def evaluate(
     >>> lists = ItemLists(np.eye(4), [0, 2, 4], labels=[0, 1, 1, 0])
     >>> evaluate({}, lists, measures=["MRR"]).row("base", "MRR").mean
     0.75
-
     """
     compared: dict[str, Ranker] = {BASE: BaseOrder(), **rankers}
     parsed = [measure if isinstance(measure, Measure) else Measure.parse(measure) for measure in measures]

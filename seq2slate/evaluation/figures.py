@@ -90,7 +90,6 @@ def interval_picture(rows: Rows, title: str = "", metric: str | None = None) -> 
         rows: Rows of ranker, metric, mean, low, high.
         title: The heading.
         metric: What to draw; NDCG@10 if None, or the first metric where that is missing.
-
     """
     comparison = Comparison(rows)
     metric = metric or comparison.main_metric
@@ -148,7 +147,6 @@ def attention_picture(attention: Mapping[str, Any]) -> Chart | None:
     Args:
         attention: `list_id`, `items` (each with id, grade and clicked), `slate` (indices into the items) and
             `probabilities` (a row a step, a number an item).
-
     """
     items, steps = attention["items"], attention["probabilities"][:_FIRST_STEPS]
     if not items or not steps:
@@ -220,7 +218,6 @@ def difference_picture(differences: Mapping[str, Any]) -> Chart | None:
 
     Args:
         differences: `baseline`, and `rows` of ranker, position from 1, difference, low, high.
-
     """
     rows = [row for row in differences["rows"] if row["difference"] is not None]
     if not rows:
@@ -260,7 +257,6 @@ def rate_picture(rows: Rows, control: str) -> Chart | None:
     Args:
         rows: Rows of arm, position from 1, rate, low, high; low and high are None where there is no interval.
         control: The arm that comes first and is black.
-
     """
     if not rows:
         return None
@@ -298,7 +294,6 @@ def learning_picture(rows: Rows) -> Chart | None:
 
     Args:
         rows: Rows of run, ranker, seed, epoch, loss, value, measure.
-
     """
     rows = [row for row in rows if row["value"] is not None]
     if not rows:
@@ -347,7 +342,6 @@ def rank_change_picture(changes: Mapping[str, Any]) -> Chart | None:
 
     Args:
         changes: `ranker`, and `rows` of change (in positions, above 0 is up), count and clicked.
-
     """
     rows = [row for row in changes["rows"] if row["count"]]
     if not rows:

@@ -55,7 +55,6 @@ def write_report(run_dir: str | os.PathLike[str]) -> Path:
     Raises:
         UsageError: The folder holds nothing to report.
         DataError: A file is not as it should be; the message names the file, the row and the field.
-
     """
     folder = Path(run_dir)
     run = read_run(folder)
@@ -73,7 +72,6 @@ def write_page(
         title: The heading of the page.
         pictures: Charts with their captions, by name.
         sections: Makes the sections of the page from the drawn pictures by name.
-
     """
     drawn = {}
     for name, (picture, caption) in pictures.items():

@@ -45,7 +45,6 @@ def share_of_gap(mean: float, base: float, ceiling: float) -> float | None:
 
     >>> share_of_gap(0.6, base=0.5, ceiling=0.9)
     0.25
-
     """
     return (mean - base) / (ceiling - base) if ceiling > base else None
 
@@ -70,7 +69,6 @@ def bootstrap_interval(
     >>> low, high = bootstrap_interval([0.0, 1.0] * 200)
     >>> 0.44 < low < 0.47 and 0.53 < high < 0.56  # 0.5 ± 1.96 * 0.5 / sqrt(400)
     True
-
     """
     ends = _quantiles_of_interval(samples, level)
     known = _known(values)
@@ -105,7 +103,6 @@ def two_way_interval(
     >>> low, high = two_way_interval([[0.0, 1.0] * 200])
     >>> bool(0.44 < low < 0.47 and 0.53 < high < 0.56)  # 0.5 ± 1.96 * 0.5 / sqrt(400)
     True
-
     """
     ends = _quantiles_of_interval(samples, level)
     array = np.asarray(values, dtype=np.float64)
@@ -166,7 +163,6 @@ def randomisation_test(a: npt.ArrayLike, b: npt.ArrayLike, *, seed: int = 0, sam
 
     >>> randomisation_test([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
     1.0
-
     """
     _check_samples(samples)
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)

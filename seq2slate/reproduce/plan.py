@@ -240,7 +240,6 @@ def cells_of(target: str, settings: RunSettings, *, folds: int, ceilings: bool) 
         settings: The sizes of the run.
         folds: The number of folds of the data.
         ceilings: Whether the true probabilities are known, so that there are ceilings.
-
     """
     wanted = dict.fromkeys(
         Cell(user, fold, name, seed)

@@ -55,7 +55,6 @@ def reproduce(
     Raises:
         UsageError: The folder holds something else, or a run with other settings or data.
         DataError: The lists have no labels, no features, or too few clicks.
-
     """
     if target not in TARGETS:
         raise UsageError(f"there is nothing called {target!r} to reproduce; choose one of {', '.join(TARGETS)}")
