@@ -25,18 +25,20 @@ positives.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 from inspect import signature
+from math import ceil
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from seq2slate.data.lists import BoolArray, IntArray
-from seq2slate.data.ranker import complete_slates, slot_of_item
+from seq2slate.data.lists import BoolArray, IntArray, ItemLists
+from seq2slate.data.ranker import Ranker, complete_slates, slot_of_item
 from seq2slate.errors import UsageError
+from seq2slate.progress import track
 
 Values: TypeAlias = npt.NDArray[np.float64]
 """One number a list, or one an item."""
@@ -47,6 +49,7 @@ NoPositives: TypeAlias = Literal["skip", "zero", "one"]
 Gain: TypeAlias = Literal["linear", "exponential"]
 """The gain g(y) of a label y in the DCG: y, or 2^y − 1."""
 
+_BATCH_SIZE = 256
 _STAND_IN = {"skip": np.nan, "zero": 0.0, "one": 1.0}
 
 
@@ -208,6 +211,44 @@ class Measure:
 
 DEFAULT_MEASURES = (Measure("MAP"), Measure("NDCG", 5), Measure("NDCG", 10), Measure("rank-gain"))
 """The columns of the paper's tables."""
+
+
+def measure_ranker(
+    ranker: Ranker,
+    lists: ItemLists,
+    measures: Iterable[Measure],
+    *,
+    k: int | None = None,
+    no_positives: NoPositives = "skip",
+    description: str | None = None,
+) -> dict[Measure, Values]:
+    """Rank lists in batches and return the value of every measure for each list.
+
+    Args:
+        ranker: Anything with `rank(batch, k)`.
+        lists: Labelled lists in base order.
+        measures: What to compute; several measures share one ranking.
+        k: How many slots to fill, at most; all if None. A measure with a cut-off needs no more slots than that.
+        no_positives: The value of a list without positives.
+        description: Shows a progress bar of this name; None shows none.
+
+    Returns:
+        {measure: values (Q,)}, in the order of the lists.
+
+    >>> from seq2slate.baselines.order import BaseOrder
+    >>> lists = ItemLists(np.zeros((4, 1)), [0, 2, 4], labels=[0, 1, 1, 0])
+    >>> measure_ranker(BaseOrder(), lists, [Measure("MRR")])
+    {Measure(name='MRR', k=None): array([0.5, 1. ])}
+    """
+    values = {measure: np.full(len(lists), np.nan) for measure in measures}
+    batches = lists.batches(_BATCH_SIZE)  # of similar length, so that one long list does not pad all the others
+    if description is not None:
+        batches = track(batches, description, total=ceil(len(lists) / _BATCH_SIZE))
+    for batch in batches:
+        slates = ranker.rank(batch, k)
+        for measure, of_lists in values.items():
+            of_lists[batch.index] = measure(slates, batch.labels, mask=batch.mask, no_positives=no_positives)
+    return values
 
 
 @cache

@@ -16,7 +16,7 @@ import pytest
 
 from seq2slate.data.files import read
 from seq2slate.demo.closed_loop import BASE, LIVE, MODEL, SLOTS, TRIAL, agreement, analyse_trial, read_counts, verdict
-from seq2slate.demo.folder import Folder, fresh_folder
+from seq2slate.demo.folder import DemoFolder, fresh_folder
 from seq2slate.experiments.analysis import analyse
 from seq2slate.experiments.assignment import read_experiment
 from seq2slate.log.counts import ArmCounts, Counts, PositionCounts
@@ -33,7 +33,7 @@ LISTS, PAST, NEW = 240, 80, 120
 class Demo:
     """A demo that has ended."""
 
-    folder: Folder
+    folder: DemoFolder
     text: str
 
     def counted(self, experiment: str) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     """A small demo, in the folder of an earlier one."""
     path = tmp_path_factory.mktemp("demo") / "out"
     fresh_folder(path).log.write_text("left by an earlier demo")
-    return Demo(Folder(path), seq2slate("demo", "--lists", LISTS, "--items", 10, "--out", path).out)
+    return Demo(DemoFolder(path), seq2slate("demo", "--lists", LISTS, "--items", 10, "--out", path).out)
 
 
 def test_it_tells_a_story(demo: Demo) -> None:
@@ -204,7 +204,7 @@ def test_the_service_ends_with_a_demo_that_is_interrupted(tmp_path: Path, number
 
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_model_and_the_same_experiment(demo: Demo, tmp_path: Path) -> None:
-    again = Demo(Folder(tmp_path), seq2slate("demo", "--lists", LISTS, "--items", 10, "--out", tmp_path).out)
+    again = Demo(DemoFolder(tmp_path), seq2slate("demo", "--lists", LISTS, "--items", 10, "--out", tmp_path).out)
     weights = [(one.folder.model / "weights.safetensors").read_bytes() for one in (demo, again)]
     assert weights[0] == weights[1]
     assert all(again.counted(name) == demo.counted(name) for name in (LIVE, TRIAL))
@@ -213,7 +213,7 @@ def test_the_same_seed_gives_the_same_model_and_the_same_experiment(demo: Demo, 
 @pytest.mark.slow
 def test_the_model_trained_on_the_log_of_the_base_order_beats_it(tmp_path: Path) -> None:
     text = seq2slate("demo", "--out", tmp_path / "out").out
-    difference = analyse_trial(Folder(tmp_path / "out")).arm(MODEL).against_control
+    difference = analyse_trial(DemoFolder(tmp_path / "out")).arm(MODEL).against_control
     assert difference is not None
     assert difference.any_time is not None
     assert difference.any_time.low > 0

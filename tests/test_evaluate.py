@@ -15,11 +15,13 @@ import pytest
 from ir_measures import AP, RR, Measure, P, Qrel, ScoredDoc, nDCG
 from rich.console import Console
 
+import seq2slate
 from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists, offsets_from_lengths
 from seq2slate.data.ranker import Ranker, rank_lists, slates_from_scores
 from seq2slate.errors import DataError, UsageError
 from seq2slate.evaluation.evaluate import evaluate
 from seq2slate.evaluation.statistics import bootstrap_interval, randomisation_test
+from seq2slate.metrics import measure_ranker
 from seq2slate.simulation.click_models import CascadeModel, SimilarClicks
 
 
@@ -83,6 +85,21 @@ def test_every_list_gets_its_own_value(name: str, reference: Measure) -> None:
     np.testing.assert_allclose(values[list(expected)], list(expected.values()), rtol=0, atol=1e-9)
     assert (values[lists.lengths == 0] == 0).all()
     assert evaluation.row("feature", name).mean == pytest.approx(sum(expected.values()) / len(lists))
+
+
+def test_one_loop_measures_every_list_as_if_it_were_alone() -> None:
+    lists = random_lists(600)
+    measures = [seq2slate.Measure.parse(name) for name in ("MAP", "NDCG@3", "rank-gain@2", "clicks@3")]
+    values = measure_ranker(BY_FEATURE, lists, measures, no_positives="zero")
+    cut = measure_ranker(BY_FEATURE, lists, measures[1:], k=3, no_positives="zero")
+    for q, one in enumerate(lists):
+        batch = one.batch()
+        slate = BY_FEATURE.rank(batch)
+        for measure in measures:
+            expected = measure(slate, batch.labels, mask=batch.mask, no_positives="zero")
+            assert values[measure][q] == pytest.approx(expected[0])
+            assert measure.k is None or cut[measure][q] == pytest.approx(expected[0])  # three slots are enough
+    assert set(values) == set(measures)
 
 
 def test_a_row_is_made_of_the_values_of_its_lists() -> None:
@@ -151,7 +168,7 @@ def test_re_shown_clicks_are_those_of_the_first_slots() -> None:
     }
 
 
-def test_rankers_are_shown_with_the_same_luck() -> None:
+def test_rankers_are_shown_with_common_random_numbers() -> None:
     rankers = {"one": BY_FEATURE, "same": BY_FEATURE}
     evaluation = evaluate(rankers, random_lists(80), user=SimilarClicks(eta=1), repeats=1)
     one, same, base = (evaluation.per_list[name, "re-shown clicks@10"] for name in ("one", "same", "base"))
@@ -251,7 +268,7 @@ def test_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
         "* differs from base: p < 0.05 in a paired two-sided randomisation test (10,000 sign flips) "
         "22 lists; 2 without positives are skipped (in rank-gain and clicks they count as they are) "
         "NDCG: linear gain, the label itself "
-        "gap closed: how much of the way from base to best "
+        "gap closed: the share of the way from base to best "
         "seed 9"
     )
 

@@ -11,7 +11,7 @@ import pytest
 from seq2slate.errors import DataError, UsageError
 from seq2slate.evaluation import paper
 from seq2slate.evaluation.comparison import Comparison
-from seq2slate.evaluation.report import headline, write_report
+from seq2slate.evaluation.report import write_report
 from tests.test_cli import seq2slate
 from tests.test_figures import attention, table_rows
 
@@ -184,12 +184,12 @@ def test_a_second_report_replaces_the_first_and_leaves_nothing_else(tmp_path: Pa
 def test_a_base_order_that_nobody_beats_is_said() -> None:
     rows = table_rows({"base order": 0.7, "mine": 0.6, "yours": 0.5})
     expected = "By NDCG@10, no ranker is above the base order (0.700); mine is closest with 0.600."
-    assert headline(Comparison(rows), "NDCG@10") == expected
+    assert Comparison(rows).headline("NDCG@10") == expected
 
 
 def test_what_the_intervals_do_not_tell_apart_is_said() -> None:
     rows = table_rows({"base order": 0.59, "mine": 0.60, "yours": 0.595})
-    text = headline(Comparison(rows), "NDCG@10")
+    text = Comparison(rows).headline("NDCG@10")
     assert "Its interval and the base order's overlap." in text
     assert "yours with 0.595, and their intervals overlap" in text
     assert "gap" not in text

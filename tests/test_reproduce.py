@@ -23,25 +23,35 @@ from seq2slate.data.lists import ItemLists, Split
 from seq2slate.errors import DataError, UsageError
 from seq2slate.evaluation.comparison import Comparison
 from seq2slate.reproduce import run, workers
-from seq2slate.reproduce.cells import RECIPES, TABLES, TARGETS, Cell, Network, cells_of, seeds_of
 from seq2slate.reproduce.data import cross_validation, load_fold, lowest_relevant_grade
-from seq2slate.reproduce.pictures import list_to_draw
+from seq2slate.reproduce.figures import list_to_draw
+from seq2slate.reproduce.plan import (
+    FULL,
+    QUICK,
+    RECIPES,
+    TABLES,
+    TARGETS,
+    Cell,
+    NetworkRecipe,
+    RunSettings,
+    cells_of,
+    seeds_of,
+)
 from seq2slate.reproduce.results import CellResult, Results
-from seq2slate.reproduce.settings import FULL, QUICK, Settings
 from seq2slate.reproduce.tables import undecided
 from seq2slate.reproduce.work import do_cell
-from seq2slate.reproduce.workers import Failure, do_cells
+from seq2slate.reproduce.workers import CellBar, Failure, do_cells
 from seq2slate.simulation.synthetic import make_synthetic_lists
 from tests.test_cli import seq2slate
 
-TINY = Settings(
+TINY = RunSettings(
     items=8, features=12, train=60, valid=30, test=40, seeds=2, epochs=1, shuffled_copies=2, timed_lists=8,
 )  # fmt: skip
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 def reproduce(
-    target: str, out: Path, settings: Settings = TINY, *, data: Path | None = None, with_report: bool = False
+    target: str, out: Path, settings: RunSettings = TINY, *, data: Path | None = None, with_report: bool = False
 ) -> tuple[dict[Cell, Failure], str]:
     """Run in this process, and return what failed and what was printed; pictures take seconds and are for one test."""
     console = Console(file=StringIO(), width=160)
@@ -86,7 +96,7 @@ def test_a_mean_is_that_of_the_cells(everything: Path) -> None:
     paths = sorted((everything / "cells" / "diverse" / "fold0").glob("lambdamart-*.npz"))
     results = [CellResult.load(path) for path in paths]
     values = np.stack([result.values["NDCG@10"] for result in results])
-    found = Comparison(rows_of(everything, "table1")).value("LambdaMART", "NDCG@10")
+    found = Comparison(rows_of(everything, "table1")).cell("LambdaMART", "NDCG@10")
     assert found is not None
     assert len(results) == 2
     assert found.mean == pytest.approx(np.nanmean(values))
@@ -105,7 +115,7 @@ def test_the_base_order_and_the_ceilings_are_references(everything: Path) -> Non
     assert base is not None
     assert ceiling is not None
     assert ceiling.mean > base.mean
-    gain = Comparison(rows_of(everything, "table2")).value("base order", "rank-gain")
+    gain = Comparison(rows_of(everything, "table2")).cell("base order", "rank-gain")
     assert gain is not None
     assert gain.mean == 0
 
@@ -125,7 +135,7 @@ def test_figures_and_times_are_as_the_report_reads_them(everything: Path) -> Non
     timing = json.loads((everything / "timing.json").read_text())
     assert [row["paper"] for row in timing if row["paper"]] == [4, 3, 4]
     networks = {row["ranker"] for row in json.loads((everything / "curves.json").read_text())}
-    assert networks == {name for name, recipe in RECIPES.items() if isinstance(recipe, Network)}
+    assert networks == {name for name, recipe in RECIPES.items() if isinstance(recipe, NetworkRecipe)}
     assert (everything / "report.html").exists()
 
 
@@ -174,7 +184,7 @@ def test_other_settings_or_data_are_refused(everything: Path, tmp_path: Path) ->
 def test_a_cell_that_fails_costs_no_other(everything: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
 
-    def fail(cell: Cell, out: Path, settings: Settings) -> None:
+    def fail(cell: Cell, out: Path, settings: RunSettings) -> None:
         if cell.recipe == "one-step decoder" and cell.seed == 1:
             raise DataError("the cat sat on the keyboard")
         if cell.recipe == "LambdaMART":
@@ -199,6 +209,14 @@ def test_a_cell_that_fails_costs_no_other(everything: Path, tmp_path: Path) -> N
     assert rankers == {"seq2slate", "one-step decoder", "LambdaMART"}
 
 
+def test_a_table_without_a_complete_row_is_said(tmp_path: Path) -> None:
+    with patch.object(workers, "do_cell", side_effect=DataError("no luck today")):
+        failures, printed = reproduce("table1", tmp_path / "run", replace(TINY, seeds=1))
+    assert len(failures) == len(TABLES["table1"].rows)
+    assert "no row is complete" in printed
+    assert rows_of(tmp_path / "run", "table1") == []
+
+
 # What is compared
 
 
@@ -220,9 +238,9 @@ def test_every_target_has_cells_and_all_has_them_all() -> None:
 def test_settings_are_checked() -> None:
     assert QUICK.train < FULL.train
     with pytest.raises(UsageError, match="seeds"):
-        Settings(seeds=0)
+        RunSettings(seeds=0)
     with pytest.raises(UsageError, match="folds"):
-        Settings(folds=2)
+        RunSettings(folds=2)
 
 
 # Data
@@ -268,7 +286,7 @@ def test_a_split_is_taken_as_given_and_a_stored_fold_is_the_same(tmp_path: Path)
     write_split(graded, tmp_path / "split")
     failures, printed = reproduce("figure2", tmp_path / "run", data=tmp_path / "split")
     assert failures == {}
-    assert "30 lists to learn from, 15 to choose with and 12 to report on" in printed
+    assert "30 training, 15 validation and 12 test lists" in printed
     for before, after in zip(graded, load_fold(tmp_path / "run" / "data", 0, "similar"), strict=True):
         assert names(before) == names(after)
         assert before.feature_names == after.feature_names
@@ -371,10 +389,11 @@ def test_ctrl_c_stops_the_workers_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert "Traceback" not in said
 
 
-class Notes:
+class Notes(CellBar):
     """Remembers what was begun, and how it ended."""
 
     def __init__(self) -> None:
+        super().__init__(0, done=0)
         self.ended: dict[Cell, Failure | None] = {}
 
     def begins(self, cell: Cell) -> None:
@@ -398,7 +417,7 @@ def test_a_worker_that_dies_costs_one_cell(everything: Path) -> None:
                 os.kill(multiprocessing.active_children()[cells.index(running)].pid or 0, signal.SIGKILL)
 
     notes = Murderer()
-    do_cells(cells, everything, TINY, jobs=2, watcher=notes)
+    do_cells(cells, everything, TINY, jobs=2, bar=notes)
     failed = {cell: failure for cell, failure in notes.ended.items() if failure is not None}
     assert set(notes.ended) == set(cells)
     assert len(failed) == 1
@@ -418,7 +437,7 @@ def test_real_lists_go_through(tmp_path: Path, name: str) -> None:
     failures, printed = reproduce("table1", tmp_path / "run", replace(TINY, seeds=1), data=DATA / name)
     assert failures == {}
     n_lists = len(read(DATA / name))
-    assert f"each of {n_lists:,} lists is reported on once" in printed
+    assert f"each of {n_lists:,} lists is tested on once" in printed
     assert f"{n_lists:,} lists are too few to tell seq2slate from" in " ".join(printed.split())
     rankers = {row["ranker"] for row in rows_of(tmp_path / "run", "table1")}
     assert rankers == {name for name in TABLES["table1"].rows if not name.startswith("ceiling")}

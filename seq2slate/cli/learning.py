@@ -361,8 +361,8 @@ def reproduce(
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes at a time; as many as cores if not given.")] = None,
 ) -> None:
     """Make the paper's tables and figures, with intervals, and a report of them."""
+    from seq2slate.reproduce.plan import FULL, QUICK
     from seq2slate.reproduce.run import reproduce as run
-    from seq2slate.reproduce.settings import FULL, QUICK
 
     settings = QUICK if quick else FULL
     if seeds is not None:

@@ -1,10 +1,9 @@
-"""What the demo leaves behind: one folder, which the next demo may write anew."""
+"""The folder of a demo, which the next demo may empty and fill again."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 from seq2slate.errors import UsageError
@@ -12,55 +11,30 @@ from seq2slate.errors import UsageError
 _MARK = ".seq2slate-demo"
 
 
-@dataclass(frozen=True)
-class Folder:
-    """Where everything is."""
+class DemoFolder:
+    """The paths of what a demo writes."""
 
-    path: Path
-
-    @property
-    def experiment(self) -> Path:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.experiment = path / "experiment.toml"
         """What is being served: first the base order alone, then two arms."""
-        return self.path / "experiment.toml"
-
-    @property
-    def log(self) -> Path:
-        """All that was shown and clicked."""
-        return self.path / "log.db"
-
-    @property
-    def shown(self) -> Path:
-        """What the log has to learn from."""
-        return self.path / "shown.parquet"
-
-    @property
-    def model(self) -> Path:
-        """What was learned from it."""
-        return self.path / "model"
-
-    @property
-    def new_lists(self) -> Path:
-        """The lists of the experiment, in base order and with grades, to send more visitors with."""
-        return self.path / "new-lists.parquet"
-
-    @property
-    def visitors(self) -> Path:
-        """What the visitors counted themselves."""
-        return self.path / "visitors.json"
-
-    @property
-    def errors(self) -> Path:
-        """What the service had to say."""
-        return self.path / "service.txt"
-
-    @property
-    def report(self) -> Path:
-        """The page."""
-        return self.path / "report.html"
+        self.log = path / "log.db"
+        """The impressions and clicks."""
+        self.shown = path / "shown.parquet"
+        """The log, exported as training lists."""
+        self.model = path / "model"
+        """The model that was trained on them."""
+        self.new_lists = path / "new-lists.parquet"
+        """The lists of the experiment, in base order and with grades, for more traffic."""
+        self.visitors = path / "visitors.json"
+        """The slates and clicks that the visitors counted themselves."""
+        self.errors = path / "service.txt"
+        """What the service wrote to standard error."""
+        self.report = path / "report.html"
 
 
-def fresh_folder(path: str | os.PathLike[str]) -> Folder:
-    """Make a folder, or empty the one of an earlier demo; anything else that holds files is refused.
+def fresh_folder(path: str | os.PathLike[str]) -> DemoFolder:
+    """Make a folder, or empty the one of an earlier demo; any other folder that holds files is a UsageError.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
@@ -80,4 +54,4 @@ def fresh_folder(path: str | os.PathLike[str]) -> Folder:
         elif entry != mark:
             entry.unlink()
     mark.write_text("seq2slate demo writes this folder anew each time\n", encoding="utf-8")
-    return Folder(folder)
+    return DemoFolder(folder)

@@ -1,1 +1,1 @@
-"""Metrics, their intervals, and the tables made of them."""
+"""Rankers compared: measures with intervals and tests, tables, pictures and reports."""

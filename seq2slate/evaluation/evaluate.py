@@ -1,10 +1,10 @@
-"""Rankers side by side on the same lists: means, intervals, a paired test, and the share of the gap that is closed.
+"""Rankers on the same lists, side by side: means, intervals, a paired test, and the share of the gap closed.
 
-Two views of a list. The *logged* labels were given to the base order and are what the paper measures (section 4). When
-a simulated user is at hand there is a second, which the paper could not have offline: the slate is *re-shown* and the
-user clicks again. The user's luck is the same for all rankers, so that they differ by their slates only.
+There are two views of a list. The *logged* labels were given to the base order and are what the paper measures (section
+4). With a simulated user there is a second view, which the paper could not have offline: the slate is *re-shown* and
+the user clicks again. All rankers get common random numbers, so that they differ by their slates alone.
 
-The p-values are per ranker and measure; with many rankers some fall below 0.05 by chance alone.
+The p-values are not corrected for the number of rankers and measures: with many, some fall below 0.05 by chance alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from io import StringIO
 from itertools import product
-from math import ceil, isnan
+from math import isnan
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -24,10 +24,17 @@ from rich.text import Text
 
 from seq2slate.baselines.order import BaseOrder
 from seq2slate.data.lists import Batch, IntArray, ItemLists
-from seq2slate.data.ranker import NO_ITEM, Ranker, empty_slates, slot_of_item
+from seq2slate.data.ranker import NO_ITEM, Ranker, slot_of_item
 from seq2slate.errors import DataError, UsageError
-from seq2slate.evaluation.statistics import bootstrap_interval, mean_over_lists, randomisation_test
-from seq2slate.metrics import DEFAULT_MEASURES, Measure, NoPositives, Values
+from seq2slate.evaluation.comparison import share_text
+from seq2slate.evaluation.statistics import (
+    bootstrap_interval,
+    mean_over_lists,
+    none_if_nan,
+    randomisation_test,
+    share_of_gap,
+)
+from seq2slate.metrics import DEFAULT_MEASURES, Measure, NoPositives, Values, measure_ranker
 from seq2slate.progress import track
 from seq2slate.simulation.click_models import ClickModel, shown_clicks
 
@@ -37,7 +44,6 @@ SHOWN_CUTS = (5, 10)
 """The slots whose re-shown clicks are counted."""
 SIGNIFICANT = 0.05
 
-_BATCH_SIZE = 256
 _LEVEL = 0.95
 _RESAMPLES = 2000
 _SIGN_FLIPS = 10_000
@@ -46,7 +52,7 @@ PerList = dict[tuple[str, str], Values]
 
 
 @dataclass(frozen=True)
-class Row:
+class EvaluationRow:
     """One ranker by one measure."""
 
     ranker: str
@@ -54,23 +60,23 @@ class Row:
     mean: float
     """Over the lists that have a value; NaN if none has."""
     low: float
-    """Where the 95% bootstrap interval of the mean begins; NaN with fewer than two lists."""
+    """The lower end of the 95% bootstrap interval of the mean; NaN with fewer than two lists."""
     high: float
-    """Where it ends."""
+    """The upper end."""
     p_value: float | None
     """Of the paired randomisation test against the baseline; None for the baseline itself."""
     gap_closed: float | None
-    """How far from the base order (0) to the ceiling (1) the mean lies; None without a ceiling above the base order."""
+    """The share of the gap from the base order (0) to the ceiling (1); None without a ceiling above the base order."""
     n_lists: int
-    """How many lists have a value."""
+    """The number of lists that have a value."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What `evaluate` found: rows for people and programs, and every list's value for further tests."""
+    """The result of `evaluate`: rows for people and programs, and the value of every list for further tests."""
 
-    rows: tuple[Row, ...]
-    """Ranker by ranker, the measures in the order they were asked for."""
+    rows: tuple[EvaluationRow, ...]
+    """Ranker by ranker, with the measures in the order of the call."""
     per_list: Mapping[tuple[str, str], Values] = field(repr=False)
     """(ranker, measure) → (Q,) values in the order of the lists; NaN for a list that is skipped."""
     n_lists: int
@@ -80,7 +86,7 @@ class Evaluation:
     ceiling: tuple[str, ...]
     seed: int
     repeats: int | None
-    """How often the simulated user looked at each slate; None without a user."""
+    """How often the simulated user scans each slate; None without a user."""
 
     @property
     def rankers(self) -> tuple[str, ...]:
@@ -92,8 +98,8 @@ class Evaluation:
         """The measures, the re-shown clicks last."""
         return tuple(dict.fromkeys(row.measure for row in self.rows))
 
-    def row(self, ranker: str, measure: str) -> Row:
-        """Return one row, or say which there are."""
+    def row(self, ranker: str, measure: str) -> EvaluationRow:
+        """Return one row; a UsageError names those that there are."""
         for row in self.rows:
             if (row.ranker, row.measure) == (ranker, measure):
                 return row
@@ -101,8 +107,8 @@ class Evaluation:
         raise UsageError(f"no row ({ranker!r}, {measure!r}); {known}")
 
     def to_json(self) -> str:
-        """Return everything but the per-list values, as strict JSON: what is not a number is null."""
-        rows = [{name: _or_null(value) for name, value in asdict(row).items()} for row in self.rows]
+        """Return everything but the per-list values as strict JSON; NaN is null."""
+        rows = [{name: none_if_nan(value) for name, value in asdict(row).items()} for row in self.rows]
         settings = {
             "n_lists": self.n_lists,
             "n_without_positives": self.n_without_positives,
@@ -117,7 +123,7 @@ class Evaluation:
         return json.dumps({**settings, "rows": rows}, indent=2, allow_nan=False)
 
     def table(self) -> Table:
-        """Return a table for people: a row a ranker, a column a measure, and below it how to read it."""
+        """Return a table for people: a row a ranker, a column a measure, and notes on how to read it."""
         footer = Text("\n".join(["", *self._footer()]), style="dim")
         table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         table.caption, table.caption_justify = footer, "left"
@@ -128,7 +134,7 @@ class Evaluation:
             cells = [by_key[name, measure] for measure in self.measures]
             table.add_row(Text(name), *map(_mean_cell, cells))
             if self.ceiling and name not in (BASE, *self.ceiling):
-                table.add_row("  gap closed", *map(_share_cell, cells))
+                table.add_row("  gap closed", *(share_text(cell.gap_closed) or "-" for cell in cells))
         return table
 
     def __str__(self) -> str:
@@ -155,7 +161,7 @@ class Evaluation:
             yield "NDCG-exp: exponential gain, 2^label - 1"
         if self.ceiling:
             best = " (the best of them)" if len(self.ceiling) > 1 else ""
-            yield f"gap closed: how much of the way from {BASE} to {', '.join(self.ceiling)}{best}"
+            yield f"gap closed: the share of the way from {BASE} to {', '.join(self.ceiling)}{best}"
         if self.repeats is not None:
             yield f"re-shown: the simulated user sees the new slate and clicks again; mean of {self.repeats} repeats"
         yield f"seed {self.seed}"
@@ -174,12 +180,26 @@ def evaluate(
     seed: int = 0,
     no_positives: NoPositives = "skip",
 ) -> Evaluation:
-    """Rank all lists with every ranker and compare what comes out, list by list.
+    """Rank all lists with every ranker and compare the rankers list by list.
 
-    The base order is always among the rankers, under the name "base", unless one of that name is given. `baseline`
-    names the ranker that the others are tested against. `ceiling` names rankers that know what no ranker can; when
-    there are several (the two views have different ones), the best of them is the ceiling of each measure. With `k`
-    only k slots are filled. A `user` looks at each slate `repeats` times.
+    Args:
+        rankers: Rankers by name. The base order is added under the name "base", unless one of that name is given.
+        lists: Labelled lists in base order.
+        measures: Measures of the logged labels, such as "NDCG@10".
+        user: A click model that is shown the new slates; adds re-shown clicks@5 and re-shown clicks@10.
+        repeats: How often a random user scans each slate.
+        baseline: The ranker against which the others are tested.
+        ceiling: Rankers that know what no ranker can. The two views have different ones: each measure takes the best.
+        k: How many slots to fill; all if None.
+        seed: Of the user, the bootstrap and the test.
+        no_positives: The value of a list without positives: "skip" leaves it out of the mean, "zero" is 0, "one" is 1.
+
+    Returns:
+        Means, 95% intervals, p-values against the baseline and shares of the gap, and the values of every list.
+
+    Raises:
+        UsageError: `baseline` or `ceiling` is not the name of a ranker.
+        DataError: The lists have no labels, or a ranker returns slates that are not orders of the lists.
 
     >>> import numpy as np
     >>> lists = ItemLists(np.eye(4), [0, 2, 4], labels=[0, 1, 1, 0])
@@ -194,11 +214,15 @@ def evaluate(
             raise UsageError(f"there is no ranker {name!r} to compare with; there are {', '.join(compared)}")
     if lists.labels is None:
         raise DataError("these lists have no labels, and a ranking cannot be evaluated without: give clicks or grades")
-    per_list, first_slots = _measure(compared, lists, parsed, no_positives, k)
+    per_list: PerList = {}
+    checked = {name: CheckedRanker(name, ranker, len(lists)) for name, ranker in compared.items()}
+    for name, one in checked.items():
+        values = measure_ranker(one, lists, parsed, k=k, no_positives=no_positives, description=f"ranking: {name}")
+        per_list |= {(name, str(measure)): of_lists for measure, of_lists in values.items()}
     if user is not None:
-        for name, slates in track(first_slots.items(), "re-showing"):
-            clicks = shown_clicks(user, lists, slates, repeats=repeats, seed=seed)
-            per_list |= {(name, f"re-shown clicks@{cut}"): clicks[:, :cut].sum(axis=1) for cut in SHOWN_CUTS}
+        for name, one in track(checked.items(), "re-showing"):
+            clicks = shown_clicks(user, lists, one.first_slots, repeats=repeats, seed=seed)
+            per_list |= {(name, shown): values for shown, values in clicks_at_cuts(clicks).items()}
     cells = list(product(compared, dict.fromkeys(measure for _, measure in per_list)))
     positives = np.bincount(lists.list_index[lists.labels > 0], minlength=len(lists))
     return Evaluation(
@@ -214,31 +238,25 @@ def evaluate(
     )
 
 
-def _measure(
-    rankers: Mapping[str, Ranker],
-    lists: ItemLists,
-    measures: Sequence[Measure],
-    no_positives: NoPositives,
-    k: int | None,
-) -> tuple[PerList, dict[str, IntArray]]:
-    """Return the values of every list, and the first slots of every slate, by ranker.
+def clicks_at_cuts(clicks: Values) -> dict[str, Values]:
+    """Return the re-shown clicks (Q,) in the first 5 and the first 10 slots, from clicks (Q, K) by slot."""
+    return {f"re-shown clicks@{cut}": clicks[:, :cut].sum(axis=1) for cut in SHOWN_CUTS}
 
-    Lists of similar length go together, and all rankers see a batch before the next is padded: memory follows the
-    longest batch, not the longest list times the number of lists.
-    """
-    per_list: PerList = {(name, str(measure)): np.full(len(lists), np.nan) for name in rankers for measure in measures}
-    first_slots = {name: empty_slates(lists.lengths, max(SHOWN_CUTS)) for name in rankers}
-    n_batches = ceil(len(lists) / _BATCH_SIZE)
-    for batch in track(lists.batches(_BATCH_SIZE), "ranking", total=n_batches):
-        for name, ranker in rankers.items():
-            slates = ranker.rank(batch, k)
-            _check_slates(name, slates, batch, k)
-            for measure in measures:
-                values = measure(slates, batch.labels, mask=batch.mask, no_positives=no_positives)
-                per_list[name, str(measure)][batch.index] = values
-            shown = slates[:, : max(SHOWN_CUTS)]
-            first_slots[name][batch.index, : shown.shape[1]] = shown
-    return per_list, first_slots
+
+class CheckedRanker:
+    """A ranker whose slates are checked as they come, and whose first slots are kept to be shown to a user."""
+
+    def __init__(self, name: str, ranker: Ranker, n_lists: int) -> None:
+        self.name, self.ranker = name, ranker
+        self.first_slots: IntArray = np.full((n_lists, max(SHOWN_CUTS)), NO_ITEM)
+
+    def rank(self, batch: Batch, k: int | None = None) -> IntArray:
+        """Return the slates (B, K) of the ranker, or raise a DataError that names the list."""
+        slates = self.ranker.rank(batch, k)
+        _check_slates(self.name, slates, batch, k)
+        shown = slates[:, : self.first_slots.shape[1]]
+        self.first_slots[batch.index, : shown.shape[1]] = shown
+        return slates
 
 
 def _check_slates(name: str, slates: IntArray, batch: Batch, k: int | None) -> None:
@@ -260,7 +278,9 @@ def _check_slates(name: str, slates: IntArray, batch: Batch, k: int | None) -> N
         )
 
 
-def _row(ranker: str, measure: str, per_list: PerList, baseline: str, ceilings: tuple[str, ...], seed: int) -> Row:
+def _row(
+    ranker: str, measure: str, per_list: PerList, baseline: str, ceilings: tuple[str, ...], seed: int
+) -> EvaluationRow:
     values = per_list[ranker, measure]
     low, high = bootstrap_interval(values, seed=seed, samples=_RESAMPLES, level=_LEVEL)
     p_value = None
@@ -269,25 +289,14 @@ def _row(ranker: str, measure: str, per_list: PerList, baseline: str, ceilings: 
     mean = mean_over_lists(values)
     gap_closed = None
     if ceilings:
-        floor = mean_over_lists(per_list[BASE, measure])
-        gap = max(mean_over_lists(per_list[name, measure]) for name in ceilings) - floor
-        gap_closed = (mean - floor) / gap if gap > 0 else None
-    return Row(ranker, measure, mean, low, high, p_value, gap_closed, int((~np.isnan(values)).sum()))
+        ceiling = max(mean_over_lists(per_list[name, measure]) for name in ceilings)
+        gap_closed = share_of_gap(mean, mean_over_lists(per_list[BASE, measure]), ceiling)
+    return EvaluationRow(ranker, measure, mean, low, high, p_value, gap_closed, int((~np.isnan(values)).sum()))
 
 
-def _or_null(value: str | float | None) -> str | float | None:
-    return None if isinstance(value, float) and isnan(value) else value
-
-
-def _mean_cell(row: Row) -> str:
+def _mean_cell(row: EvaluationRow) -> str:
     if isnan(row.mean):
         return "-"
     spread = "" if isnan(row.low) else f" ±{(row.high - row.low) / 2:.3f}"
     mark = "*" if row.p_value is not None and row.p_value < SIGNIFICANT else ""
     return f"{row.mean:.3f}{spread}{mark}"
-
-
-def _share_cell(row: Row) -> str:
-    if row.gap_closed is None:
-        return "-"
-    return f"{row.gap_closed:.0%}" if row.gap_closed > -0.995 else "below"  # a share of minus 400% says no more

@@ -1,8 +1,8 @@
 """The numbers of the paper: tables 1 to 4 (section 4.1), and the running times that its text states.
 
-The paper gives two decimals (one for rank-gain), no intervals, and one column of figures each for Yahoo and Web30k.
-Rankers have the names that our tables have: the paper's "base ranker (no-op)" is the base order here. Table 5 and
-figure 3 of the paper speak of data that nobody else has, as differences only, and are left out.
+The paper gives two decimals (one for rank-gain), no intervals, and one column each for Yahoo and Web30k. Rankers have
+the names of our tables: the paper's "base ranker (no-op)" is the base order here. Table 5 and figure 3 of the paper
+give differences on proprietary data and are left out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeAlias
 
-PaperTable: TypeAlias = Mapping[str, Mapping[str, Mapping[str, float]]]
+PrintedTable: TypeAlias = Mapping[str, Mapping[str, Mapping[str, float]]]
 """Ranker → data set → metric → value."""
 
 DATASETS = ("Yahoo", "Web30k")
@@ -23,7 +23,7 @@ _FOUR = (*_THREE, "rank-gain")
 
 def _table(
     metrics: Sequence[str], rows: Mapping[str, tuple[Sequence[float | None], Sequence[float | None]]]
-) -> PaperTable:
+) -> PrintedTable:
     return {
         ranker: {
             dataset: {metric: value for metric, value in zip(metrics, values, strict=True) if value is not None}
@@ -33,7 +33,7 @@ def _table(
     }
 
 
-TABLES: Mapping[str, PaperTable] = MappingProxyType(
+TABLES: Mapping[str, PrintedTable] = MappingProxyType(
     {
         "table1": _table(
             _THREE,
@@ -99,7 +99,7 @@ TITLES: Mapping[str, str] = MappingProxyType(
         "table4": "Table 4: variants of seq2slate, similar-clicks",
     }
 )
-"""What each table compares, and on whose clicks."""
+"""The title of each table: what it compares, and on which clicks."""
 
 TIMES_FASTER: Mapping[str, float] = MappingProxyType({"training": 4.0, "inference": 3.0})
 """How many times less the one-step decoder takes than the sequential one."""
@@ -109,7 +109,7 @@ REINFORCE_TIMES_SLOWER = 4.0
 
 
 def paper_values(table: str, ranker: str, metric: str) -> dict[str, float]:
-    """Return what the paper has for one cell, by data set; empty where it has nothing.
+    """Return the paper's values of one cell by data set; empty where it has none.
 
     >>> paper_values("table1", "LambdaMART", "NDCG@10")
     {'Yahoo': 0.69, 'Web30k': 0.52}

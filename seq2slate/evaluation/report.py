@@ -1,158 +1,161 @@
-"""The report of a run: one HTML file that says in words, tables and pictures what came out, and how it was made.
+"""The report of a run: one HTML file with words, tables and pictures of the results, and how the run was made.
 
-Every section comes from one file of the run's folder (see `run_folder`) and is left out where that is missing. The
-pictures also stand beside the report, as PNG and SVG.
+A run is a folder of JSON files. Each may be missing, and so is then the section that is made of it:
+
+| file | holds |
+|---|---|
+| run.json | title, command, versions, seeds, data, notes, seconds |
+| table*.json | rows of ranker, metric, mean, low, high |
+| figure2.json | one list, its slate, and the probability of every item at every step |
+| figure3.json | rows of ranker, position, difference, low, high: clicks per position against a baseline |
+| curves.json | rows of run, ranker, seed, epoch, loss, value, measure |
+| rank-changes.json | rows of change, count, clicked, for one ranker |
+| timing.json | rows of what, decoder or ranker, seconds, ratio, paper |
+
+The pictures are also written beside the report, as PNG and SVG.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from seq2slate.atomic import atomic_path
+from seq2slate.errors import DataError, UsageError
 from seq2slate.evaluation import figures
-from seq2slate.evaluation.comparison import BASE_ORDER, Comparison, is_ceiling
+from seq2slate.evaluation.comparison import (
+    BASE_ORDER,
+    SHOWN_METRIC,
+    Comparison,
+    Rows,
+    cell_text,
+    is_reference,
+)
 from seq2slate.evaluation.paper import TITLES, paper_values
-from seq2slate.evaluation.run_folder import Rows, RunFolder, read_run
 from seq2slate.html import Html, Section, chart, element, page, table
 
-_SHOWN_METRIC = "re-shown clicks@10"
-_RANK_GAIN = "rank-gain"
-_FAR_BELOW = -0.995  # a share of minus 400% says no more than "below"
+Pictures: TypeAlias = Mapping[str, tuple[figures.Chart | None, str]]
+"""Chart and caption by name; None where there is nothing to draw."""
 
 
 def write_report(run_dir: str | os.PathLike[str]) -> Path:
-    """Write report.html and pictures/ into the folder of a run, from what is there; return the path of the report."""
+    """Write report.html and pictures/ into the folder of a run.
+
+    Args:
+        run_dir: The folder, as `seq2slate reproduce` writes it.
+
+    Returns:
+        The path of the report.
+
+    Raises:
+        UsageError: The folder holds nothing to report.
+        DataError: A file is not as it should be; the message names the file, the row and the field.
+    """
     folder = Path(run_dir)
     run = read_run(folder)
-    charts = _draw(run)
-    for name, (picture, _) in charts.items():
-        for suffix in ("png", "svg"):
-            figures.save(picture, folder / "pictures" / f"{name}.{suffix}")
-    drawn = {name: chart(name, picture.to_dict(), caption) for name, (picture, caption) in charts.items()}
+    title = str((run.run or {}).get("title") or "A run of seq2slate")
+    return write_page(folder, title, _pictures(run), lambda drawn: _sections(run, drawn))
+
+
+def write_page(
+    folder: Path, title: str, pictures: Pictures, sections: Callable[[Mapping[str, Html]], Iterable[Section]]
+) -> Path:
+    """Write report.html, and its pictures beside it as PNG and SVG; return the path of the report.
+
+    Args:
+        folder: Where to write.
+        title: The heading of the page.
+        pictures: Charts with their captions, by name.
+        sections: Makes the sections of the page from the drawn pictures by name.
+    """
+    drawn = {}
+    for name, (picture, caption) in pictures.items():
+        if picture is not None:
+            for suffix in ("png", "svg"):
+                figures.save(picture, folder / "pictures" / f"{name}.{suffix}")
+            drawn[name] = chart(name, picture.to_dict(), caption)
     report = folder / "report.html"
     with atomic_path(report) as partial:
-        partial.write_text(page(_title(run), list(_sections(run, drawn))), encoding="utf-8")
+        partial.write_text(page(title, list(sections(drawn))), encoding="utf-8")
     return report
 
 
-def _title(run: RunFolder) -> str:
-    return str((run.run or {}).get("title") or "A run of seq2slate")
-
-
-def _draw(run: RunFolder) -> dict[str, tuple[figures.Chart, str]]:
-    """Return every picture that there is something to draw for, by name, with a sentence on how to read it."""
-    drawn: dict[str, tuple[figures.Chart | None, str]] = {
+def _pictures(run: RunFolder) -> Pictures:
+    """Return every picture of a run, with a sentence on how to read it."""
+    pictures = {
         name: (
-            figures.interval_picture(rows, _table_title(name)),
+            figures.interval_picture(rows, TITLES.get(name, name)),
             "A dot is a mean and its line the interval: right of the solid line is better than the base order, and "
             "the dashed line, where there is one, is as far as any ranker could get.",
         )
         for name, rows in run.tables.items()
     }
     if run.attention:
-        drawn["figure2"] = (
+        pictures["figure2"] = (
             figures.attention_picture(run.attention),
             "Read row by row: each row is a step of the decoder, and its frame moves along the diagonal where the "
             "slate follows the base order and leaves it where an item is promoted or held back.",
         )
     if run.differences:
-        drawn["figure3"] = (
-            figures.difference_picture(run.differences),
+        caption = (
             "A blue bar is a position that gets more clicks than before, an orange one fewer; a bar is grey where "
-            "its interval includes zero.",
         )
+        pictures["figure3"] = figures.difference_picture(run.differences), caption + "its interval includes zero."
     if run.curves:
-        drawn["curves"] = (
-            figures.learning_picture(run.curves),
-            "A curve that still rises at its end would gain from more epochs; one that falls has begun to overfit.",
+        caption = (
+            "A curve that still rises at its end would gain from more epochs; one that falls has begun to overfit."
         )
+        pictures["curves"] = figures.learning_picture(run.curves), caption
     if run.rank_changes:
-        drawn["rank-changes"] = (
+        caption = "The more of the upper panel is blue, and the farther to the right, the better; tall bars at 0 mean "
+        pictures["rank-changes"] = (
             figures.rank_change_picture(run.rank_changes),
-            "The more of the upper panel is blue, and the farther to the right, the better; tall bars at 0 mean that "
-            "the base order is mostly kept.",
+            caption + "that the base order is mostly kept.",
         )
-    return {name: (picture, caption) for name, (picture, caption) in drawn.items() if picture is not None}
+    return pictures
 
 
 def _sections(run: RunFolder, drawn: Mapping[str, Html]) -> Iterator[Section]:
+    def only(name: str) -> list[Html]:
+        return [drawn[name]] if name in drawn else []
+
     notes = [element("p", str(note), class_="soft") for note in (run.run or {}).get("notes") or []]
-    yield Section("In short", [*_bullets(list(_headlines(run.tables))), *notes])
+    lines = [element("li", line) for line in _headlines(run.tables)]
+    yield Section("In short", [*([element("ul", *lines)] if lines else []), *notes])
     for name, rows in run.tables.items():
-        yield Section(_table_title(name), [*_table(name, Comparison(rows)), *_only(drawn, name)])
-    yield Section("Where the model looks (figure 2)", _only(drawn, "figure2"))
-    yield Section("Clicks per position (figure 3)", _only(drawn, "figure3"))
-    yield Section("How far items move", _only(drawn, "rank-changes"))
-    yield Section("Learning", _only(drawn, "curves"))
+        yield Section(TITLES.get(name, name), [*_table(name, Comparison(rows)), *only(name)])
+    yield Section("Where the model looks (figure 2)", only("figure2"))
+    yield Section("Clicks per position (figure 3)", only("figure3"))
+    yield Section("How far items move", only("rank-changes"))
+    yield Section("Learning", only("curves"))
     if run.timing:
         yield Section("Time", [_timing(run.timing)])
     if run.run:
         yield Section("How it was made", list(_origin(run.run)))
 
 
-def _only(drawn: Mapping[str, Html], name: str) -> list[Html]:
-    return [drawn[name]] if name in drawn else []
-
-
-def _bullets(lines: list[str]) -> list[Html]:
-    return [element("ul", *(element("li", line) for line in lines))] if lines else []
-
-
-def _table_title(name: str) -> str:
-    return TITLES.get(name, name)
-
-
-# In words
-
-
 def _headlines(tables: Mapping[str, Rows]) -> Iterator[str]:
     for name, rows in tables.items():
         comparison = Comparison(rows)
-        metrics = dict.fromkeys((comparison.main_metric, _SHOWN_METRIC))
-        said = [headline(comparison, metric) for metric in metrics if comparison.contenders(metric)]
+        metrics = dict.fromkeys((comparison.main_metric, SHOWN_METRIC))
+        said = [comparison.headline(metric) for metric in metrics if comparison.contenders(metric)]
         if said:
-            yield " ".join([f"{_table_title(name)}.", *said])
-
-
-def headline(comparison: Comparison, metric: str) -> str:
-    """Say who is first by a metric, how far above the base order, how much of the gap that closes, and who follows.
-
-    >>> means = {"base order": 0.5, "A": 0.6, "B": 0.55, "ceiling": 0.9}
-    >>> rows = [{"ranker": ranker, "metric": "MAP", "mean": mean} for ranker, mean in means.items()]
-    >>> print(headline(Comparison(rows), "MAP"))
-    By MAP, A is first with 0.600: +20.0% over the base order, 25% of the gap to the ceiling. Next is B with 0.550.
-    """
-    first, *others = comparison.contenders(metric)
-    base = comparison.base(metric)
-    if base is not None and base.mean >= first.mean:
-        closest = f"{first.ranker} is closest with {first.mean:.3f}"
-        return f"By {metric}, no ranker is above the base order ({base.mean:.3f}); {closest}."
-    gain, share = comparison.gain(first.ranker, metric), comparison.gap_closed(first.ranker, metric)
-    found = [] if gain is None else [f"{gain:+.1%} over the base order"]
-    found += [] if share is None else [f"{share:.0%} of the gap to the ceiling"]
-    text = f"By {metric}, {first.ranker} is first with {first.mean:.3f}{': ' if found else ''}{', '.join(found)}."
-    if base is not None and first.overlaps(base):
-        text += " Its interval and the base order's overlap."
-    if others:
-        close = ", and their intervals overlap" if first.overlaps(others[0]) else ""
-        text += f" Next is {others[0].ranker} with {others[0].mean:.3f}{close}."
-    return text
-
-
-# In numbers
+            yield " ".join([f"{TITLES.get(name, name)}.", *said])
 
 
 def _table(name: str, comparison: Comparison) -> Iterator[Html]:
     metrics = comparison.metrics
     rows = [[ranker, *(_cell(name, comparison, ranker, metric) for metric in metrics)] for ranker in comparison.rankers]
-    kinds = ["reference" if ranker == BASE_ORDER or is_ceiling(ranker) else None for ranker in comparison.rankers]
+    kinds = ["reference" if is_reference(ranker) else None for ranker in comparison.rankers]
     yield table(["ranker", *metrics], rows, kinds)
     notes = ["Mean ± half the width of its interval; the best that is not a ceiling is bold."]
     if any(comparison.gap_closed(BASE_ORDER, metric) is not None for metric in metrics):
-        notes.append("of gap: how much of the way from the base order to the best ceiling is closed.")
+        notes.append("of gap: the share of the way from the base order to the best ceiling.")
     if any(paper_values(name, ranker, metric) for ranker in comparison.rankers for metric in metrics):
         notes.append(
             "paper: its values for Web30k / Yahoo; where the data are others, compare the order, not the values."
@@ -162,27 +165,15 @@ def _table(name: str, comparison: Comparison) -> Iterator[Html]:
 
 def _cell(name: str, comparison: Comparison, ranker: str, metric: str) -> Html:
     """Return a mean with its interval and, below, the share of the gap and what the paper has."""
-    value, best = comparison.value(ranker, metric), comparison.best(metric)
-    parts = []
-    if value is None:
-        parts.append(element("span", "–"))
-    else:
-        decimals = 2 if metric == _RANK_GAIN else 3
-        is_best = best is not None and value.mean == best.mean and not is_ceiling(ranker)
-        number = f"{value.mean:.{decimals}f}"
-        parts.append(element("b", number) if is_best else element("span", number))
-        if value.half_width is not None:
-            interval = f"{value.low:.4f} to {value.high:.4f}"
-            parts.append(element("span", f" ±{value.half_width:.{decimals}f}", class_="soft", title=interval))
-    share = comparison.gap_closed(ranker, metric)
-    if share is not None and ranker != BASE_ORDER and not is_ceiling(ranker):
-        parts.append(element("div", f"{share:.0%} of gap" if share > _FAR_BELOW else "below"))
-    printed = paper_values(name, ranker, metric)
-    if printed:
-        values = " / ".join(
-            f"{printed[dataset]:.{1 if metric == _RANK_GAIN else 2}f}" for dataset in ("Web30k", "Yahoo")
-        )
-        parts.append(element("div", f"paper {values}"))
+    text, value = cell_text(name, comparison, ranker, metric), comparison.cell(ranker, metric)
+    parts = [element("b" if text.is_best else "span", text.mean or "–")]
+    if value is not None and text.spread:
+        interval = f"{value.low:.4f} to {value.high:.4f}"
+        parts.append(element("span", f" {text.spread}", class_="soft", title=interval))
+    if text.share:
+        parts.append(element("div", text.share if text.share == "below" else f"{text.share} of gap"))
+    if text.paper:
+        parts.append(element("div", f"paper {' / '.join(text.paper)}"))
     return Html("".join(parts))
 
 
@@ -191,7 +182,7 @@ def _timing(rows: Rows) -> Html:
         [
             str(row["what"]),
             str(row.get("decoder") or row.get("ranker") or ""),
-            f"{row['seconds']:,.3g} s" if row["seconds"] is not None else "–",
+            "–" if row["seconds"] is None else f"{row['seconds']:,.3g} s",
             _times(row.get("ratio")),
             element("span", _times(row.get("paper")), class_="soft"),
         ]
@@ -204,31 +195,26 @@ def _times(ratio: float | None) -> str:
     return "" if ratio is None else f"{ratio:.3g}×"
 
 
-# How it was made
-
-
 def _origin(run: Mapping[str, Any]) -> Iterator[Html]:
     if run.get("command"):
         yield element("pre", element("code", str(run["command"])))
-    facts = {
-        "versions": run.get("versions"),
-        "seeds": run.get("seeds"),
-        "data": run.get("data"),
-        "seconds": run.get("seconds"),
-    }
-    rows = [[name, element("code", _plain(value))] for name, value in _flat(facts)]
+    facts = {name: run.get(name) for name in ("versions", "seeds", "data", "seconds")}
+    rows = [[name, element("code", _plain(value))] for name, value in flat_items(facts, " ") if value is not None]
     if rows:
         yield table(["", ""], rows)
 
 
-def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value of nested objects, with the names on the way to it."""
-    for key, inner in value.items():
-        name = f"{prefix} {key}".strip()
-        if isinstance(inner, Mapping):
-            yield from _flat(inner, name)
-        elif inner is not None:
-            yield name, inner
+def flat_items(values: Mapping[str, Any], separator: str) -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested objects, each with the names that lead to it.
+
+    >>> dict(flat_items({"a": {"b": 1, "c": 2}, "d": 3}, "."))
+    {'a.b': 1, 'a.c': 2, 'd': 3}
+    """
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}{separator}{inner}", found) for inner, found in flat_items(value, separator))
+        else:
+            yield name, value
 
 
 def _plain(value: Any) -> str:
@@ -237,3 +223,112 @@ def _plain(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return str(value)
+
+
+# The folder of a run
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of a run; None, or nothing in `tables`, where there is no such file."""
+
+    run: Mapping[str, Any] | None
+    tables: Mapping[str, Rows]
+    """By the name of the file without its suffix."""
+    attention: Mapping[str, Any] | None
+    differences: Mapping[str, Any] | None
+    curves: Rows | None
+    rank_changes: Mapping[str, Any] | None
+    timing: Rows | None
+
+
+def read_run(folder: Path) -> RunFolder:
+    """Read what is there; an empty folder is a UsageError, and a file that is not as it should be is a DataError."""
+    tables = {
+        path.stem: _read_rows(path, "ranker", "metric", "mean", "low", "high")
+        for path in sorted(folder.glob("table*.json"), key=_natural)
+    }
+    run = RunFolder(
+        run=_read_object(folder / "run.json"),
+        tables={name: rows for name, rows in tables.items() if rows},
+        attention=_read_attention(folder / "figure2.json"),
+        differences=_read_with_rows(
+            folder / "figure3.json", "baseline", "ranker", "position", "difference", "low", "high"
+        ),
+        curves=_read_rows(folder / "curves.json", "run", "ranker", "seed", "epoch", "loss", "value", "measure"),
+        rank_changes=_read_with_rows(folder / "rank-changes.json", "ranker", "change", "count", "clicked"),
+        timing=_read_rows(folder / "timing.json", "what", "seconds"),
+    )
+    if not any(vars(run).values()):
+        raise UsageError(
+            f"{folder}: nothing to report. A run writes run.json, table1.json, figure2.json and the like: give the "
+            "folder of one, or make one with `seq2slate reproduce`"
+        )
+    return run
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Order table2 before table10."""
+    return [(int(part or 0), text) for text, part in re.findall(r"(\D*)(\d*)", path.stem)]
+
+
+def _read(path: Path) -> Any:
+    """Return what a file holds, None if there is no such file; NaN, which JSON does not have, becomes None."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None)
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise DataError(f"{path}: not a JSON file ({error}); let the run write it again") from error
+
+
+def _read_rows(path: Path, *fields: str) -> Rows | None:
+    rows = _read(path)
+    return None if rows is None else _check_rows(path, rows, *fields)
+
+
+def _read_object(path: Path, *fields: str) -> Mapping[str, Any] | None:
+    content: Mapping[str, Any] | None = _read(path)
+    if content is not None:
+        _check_fields(str(path), content, *fields)
+    return content
+
+
+def _read_with_rows(path: Path, name: str, *fields: str) -> Mapping[str, Any] | None:
+    """Read an object of a name and rows, which have these fields."""
+    content = _read_object(path, name, "rows")
+    if content is not None:
+        _check_rows(path, content["rows"], *fields)
+    return content
+
+
+def _read_attention(path: Path) -> Mapping[str, Any] | None:
+    attention = _read_object(path, "list_id", "items", "slate", "probabilities")
+    if attention is None:
+        return None
+    items, slate, steps = attention["items"], attention["slate"], attention["probabilities"]
+    _check_rows(path, items, "id", "grade", "clicked")
+    if len(steps) > len(slate) or any(len(step) != len(items) for step in steps):
+        raise DataError(
+            f"{path}: list {attention['list_id']!r} has {len(items)} items and a slate of {len(slate)}; probabilities "
+            "must have a row for each step, with a number for each item"
+        )
+    if not all(isinstance(item, int) and 0 <= item < len(items) for item in slate):
+        raise DataError(f"{path}: list {attention['list_id']!r}: the slate must name items by 0 to {len(items) - 1}")
+    return attention
+
+
+def _check_rows(path: Path, rows: Any, *fields: str) -> Rows:
+    if not isinstance(rows, list):
+        raise DataError(f"{path}: expected a list of rows, found {type(rows).__name__}")
+    for number, row in enumerate(rows, start=1):
+        _check_fields(f"{path}, row {number}", row, *fields)
+    return rows
+
+
+def _check_fields(place: str, content: Any, *fields: str) -> None:
+    if not isinstance(content, dict):
+        raise DataError(f"{place}: expected an object, found {type(content).__name__}")
+    missing = [field for field in fields if field not in content]
+    if missing:
+        raise DataError(f"{place}: {', '.join(missing)} missing")

@@ -1,19 +1,22 @@
-"""How sure a mean over lists is, and whether two rankers differ: nothing is assumed about how the values are spread.
+"""Uncertainty of a mean over lists, and tests of the difference between two rankers, by resampling.
 
-The lists are the sample: they are what is drawn again, and what is paired. Where a ranker was trained several times,
-its seeds are drawn again, too. A NaN is a list without a value and is left out. All functions
-work through the draws in blocks, so that memory stays small for any number of lists.
+Nothing is assumed about the distribution of the values. The lists are the sample: they are resampled, and they are
+paired. Where a ranker was trained with several seeds, the seeds are resampled too. A NaN is a list without a value and
+is left out. All functions work in blocks of resamples, so that memory stays small for any number of lists.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isnan
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from seq2slate.errors import UsageError
 
+T = TypeVar("T")
 _BLOCK = 1 << 21  # draws in memory at a time
 
 
@@ -27,17 +30,47 @@ def mean_over_lists(values: npt.ArrayLike) -> float:
     return float(known.mean()) if len(known) else float("nan")
 
 
+def none_if_nan(value: T) -> T | None:
+    """Return None for NaN, which JSON does not have, and any other value as it is."""
+    return None if isinstance(value, float) and isnan(value) else value
+
+
+def share_of_gap(mean: float, base: float, ceiling: float) -> float | None:
+    """Return the share of the gap between base order and ceiling that a ranker closes.
+
+    It is (mean - base) / (ceiling - base): 0 for the base order, 1 for the ceiling, and negative below the base order.
+
+    Returns:
+        The share; None if the ceiling is not above the base order, so that there is no gap.
+
+    >>> share_of_gap(0.6, base=0.5, ceiling=0.9)
+    0.25
+    """
+    return (mean - base) / (ceiling - base) if ceiling > base else None
+
+
 def bootstrap_interval(
     values: npt.ArrayLike, *, seed: int = 0, samples: int = 2000, level: float = 0.95
 ) -> tuple[float, float]:
-    """Return the percentile bootstrap interval of the mean; (NaN, NaN) for fewer than two values, which show no spread.
+    """Return the percentile bootstrap interval of the mean.
+
+    The values are resampled with replacement `samples` times. The interval runs from the (1 - level) / 2 quantile to
+    the (1 + level) / 2 quantile of the means of the resamples.
+
+    Args:
+        values: (Q,) one value a list; NaN for a list without one.
+        seed: Of the resamples.
+        samples: The number of resamples.
+        level: The coverage of the interval.
+
+    Returns:
+        The two ends; (NaN, NaN) for fewer than two values, which show no spread.
 
     >>> low, high = bootstrap_interval([0.0, 1.0] * 200)
     >>> 0.44 < low < 0.47 and 0.53 < high < 0.56  # 0.5 ± 1.96 * 0.5 / sqrt(400)
     True
     """
-    _check_samples(samples)
-    _check_level(level)
+    ends = _quantiles_of_interval(samples, level)
     known = _known(values)
     if len(known) < 2:
         return float("nan"), float("nan")
@@ -46,24 +79,32 @@ def bootstrap_interval(
         known[rng.integers(len(known), size=(rows, len(known)), dtype=np.uint32)].mean(axis=1)
         for rows in _blocks(samples, len(known))
     ]
-    low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(np.concatenate(means), ends)
     return float(low), float(high)
 
 
 def two_way_interval(
     values: npt.ArrayLike, *, seed: int = 0, samples: int = 2000, level: float = 0.95
 ) -> npt.NDArray[np.float64]:
-    """Return (…, 2) the percentile bootstrap intervals of the means of values (…, S, Q): S seeds by Q lists.
+    """Return percentile bootstrap intervals of means over seeds and lists, both of which are resampled.
 
-    Seeds and lists are both drawn anew, so that the intervals hold for other lists and for other runs; with one seed
-    they are about the lists alone. Leading axes share their draws. Fewer than two lists with a value give NaN.
+    The intervals hold for other lists and for other training runs (Owen's pigeonhole bootstrap). With one seed they
+    are about the lists alone.
+
+    Args:
+        values: (…, S, Q) values of S seeds by Q lists; NaN for a list without one. Leading axes share their resamples.
+        seed: Of the resamples.
+        samples: The number of resamples.
+        level: The coverage of the intervals.
+
+    Returns:
+        (…, 2) the ends of the intervals; NaN where fewer than two lists have a value.
 
     >>> low, high = two_way_interval([[0.0, 1.0] * 200])
     >>> bool(0.44 < low < 0.47 and 0.53 < high < 0.56)  # 0.5 ± 1.96 * 0.5 / sqrt(400)
     True
     """
-    _check_samples(samples)
-    _check_level(level)
+    ends = _quantiles_of_interval(samples, level)
     array = np.asarray(values, dtype=np.float64)
     known = ~np.isnan(array)
     n_seeds, n_lists = array.shape[-2:]
@@ -78,8 +119,8 @@ def two_way_interval(
     drawn = np.concatenate(means, axis=-1)
     enough = known.any(axis=-2).sum(axis=-1) >= 2
     drawn[~enough] = 0.0
-    ends = np.nanquantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=-1)
-    return np.where(enough[..., None], np.moveaxis(ends, 0, -1), np.nan)
+    found = np.nanquantile(drawn, ends, axis=-1)
+    return np.where(enough[..., None], np.moveaxis(found, 0, -1), np.nan)
 
 
 def _two_way_means(
@@ -101,11 +142,24 @@ def _counts(rng: np.random.Generator, rows: int, n: int) -> npt.NDArray[np.float
 
 
 def randomisation_test(a: npt.ArrayLike, b: npt.ArrayLike, *, seed: int = 0, samples: int = 10_000) -> float:
-    """Return the two-sided p-value of the paired test that the labels "a" and "b" of each list could be swapped.
+    """Return the two-sided p-value of the paired randomisation test.
 
-    Under that hypothesis every difference is as likely with the other sign. The p-value is the share of random sign
-    flips whose mean difference is at least as far from 0 as the one observed, which counts as one of the flips: p is
-    never 0, and the test never rejects too often. Without any difference p is 1. The order of a and b does not matter.
+    Under the null hypothesis the two values of a list could be swapped: every difference a_q - b_q is as likely with
+    the other sign. With M random sign flips, of which m have a mean difference at least as far from 0 as the observed
+    one, p = (m + 1) / (M + 1). The observed difference counts as one of the flips, so that p is never 0 and the test
+    is valid for every M.
+
+    Args:
+        a: (Q,) the values of one ranker; NaN for a list without one.
+        b: (Q,) the values of the other on the same lists. The order of a and b does not matter.
+        seed: Of the sign flips.
+        samples: M, the number of random sign flips.
+
+    Returns:
+        The p-value; 1 if there is no difference.
+
+    Raises:
+        UsageError: a and b do not have one value a list each.
 
     >>> randomisation_test([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
     1.0
@@ -139,9 +193,12 @@ def _check_samples(samples: int) -> None:
         raise UsageError(f"samples must be at least 1, got {samples}")
 
 
-def _check_level(level: float) -> None:
+def _quantiles_of_interval(samples: int, level: float) -> list[float]:
+    """Return the quantiles at which an interval of this level ends, after checking both options."""
+    _check_samples(samples)
     if not 0 < level < 1:
         raise UsageError(f"level must be between 0 and 1, got {level}")
+    return [(1 - level) / 2, (1 + level) / 2]
 
 
 def _blocks(samples: int, n: int) -> Iterator[int]:

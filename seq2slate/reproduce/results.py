@@ -1,4 +1,4 @@
-"""What a cell found, in one file that appears whole or not at all; and cells put together, over folds and seeds."""
+"""The result of a cell, in one file that appears whole or not at all, and results joined over folds and seeds."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ from seq2slate.atomic import atomic_path
 from seq2slate.data.lists import IntArray
 from seq2slate.errors import DataError
 from seq2slate.metrics import Values
-from seq2slate.reproduce.cells import Cell, seeds_of
-from seq2slate.reproduce.settings import Settings
-
-SHOWN_SLOTS = 10
-"""The slots whose re-shown clicks are kept."""
+from seq2slate.reproduce.plan import Cell, RunSettings, seeds_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,15 +28,15 @@ class CellResult:
     values: Mapping[str, Values]
     """Measure → (Q,) values; NaN for a list that has none."""
     shown: Values
-    """(Q, SHOWN_SLOTS) mean clicks at each slot, when the user is shown the slates."""
+    """(Q, 10) mean clicks at each slot when the user is shown the slates."""
     changes: IntArray
-    """(C, 3) by how many positions items moved up, whether they were clicked (0 or 1), and how many did."""
+    """(C, 3) by how many positions items moved up, whether they were clicked (0 or 1), and the number of items."""
     seconds: Mapping[str, float]
-    """Of training and of ranking all test lists; of a network, also up to its best epoch."""
+    """Of training and of ranking all test lists; of a network, also of training up to its best epoch."""
     curve: Sequence[Mapping[str, float]] = field(default=())
     """An entry for each epoch of a network: loss, value."""
     measure: str = ""
-    """What the values of the curve are."""
+    """The measure of the curve's values."""
 
     def save(self, path: Path) -> None:
         """Write all of it to one file."""
@@ -58,7 +54,7 @@ class CellResult:
 
     @classmethod
     def load(cls, path: Path) -> CellResult:
-        """Read what `save` wrote."""
+        """Read what `save` wrote; a broken file is a DataError."""
         try:
             with path.open("rb") as file, np.load(file) as stored:
                 arrays = dict(stored)
@@ -74,12 +70,12 @@ class Results:
     """The cells of a run that are done."""
 
     cells: Mapping[Cell, CellResult]
-    settings: Settings
+    settings: RunSettings
     folds: int
 
     @classmethod
-    def load(cls, cells: Sequence[Cell], folder: Path, settings: Settings, folds: int) -> Results:
-        """Read those of the cells that have a file."""
+    def load(cls, cells: Sequence[Cell], folder: Path, settings: RunSettings, folds: int) -> Results:
+        """Read the results of the cells that have a file."""
         found = {cell: CellResult.load(folder / cell.file) for cell in cells if (folder / cell.file).exists()}
         return cls(found, settings, folds)
 
@@ -102,7 +98,7 @@ class Results:
         return _stacked([[result.shown for result in folds] for folds in self.of(user, recipe).values()])
 
     def n_lists(self, user: str, recipe: str) -> int:
-        """Return how many lists were tested on."""
+        """Return the number of test lists."""
         return int(self.values(user, recipe, "MAP").shape[-1])
 
 
@@ -111,3 +107,9 @@ def _stacked(seeds: list[list[Any]]) -> Values:
         return np.zeros((0, 0))
     stacked: Values = np.stack([np.concatenate(folds) for folds in seeds])
     return stacked
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write strict JSON, whole or not at all."""
+    with atomic_path(path) as partial:
+        partial.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")

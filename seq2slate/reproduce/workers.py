@@ -1,7 +1,7 @@
-"""Worker processes that do cells: what one of them runs into, or dies of, costs one cell and no other.
+"""Worker processes that do cells, and the bar that shows them: an error or a crash costs one cell and no other.
 
-Workers are spawned, so that none inherits threads or locks, and each has its share of the cores. They are out of reach
-of Ctrl-C, which is for the main process to answer, and end when it ends, however it does.
+Workers are spawned, so that none inherits threads or locks, and each has its share of the cores. Ctrl-C reaches the
+main process alone. Workers end when it ends, in whatever way.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Protocol
 
 from seq2slate.errors import Seq2SlateError, TrainingInterruptedError
-from seq2slate.reproduce.cells import Cell
-from seq2slate.reproduce.settings import Settings
+from seq2slate.progress import ProgressBar
+from seq2slate.reproduce.plan import Cell, RunSettings
 from seq2slate.reproduce.work import do_cell
 
 
@@ -33,22 +33,40 @@ class Failure:
     """With the place in the code."""
 
 
-class Watcher(Protocol):
-    """Somebody who wants to know how far the work is."""
+class CellBar(ProgressBar):
+    """A bar over the cells of a run, the cells that are running, and a line for each that has ended."""
+
+    def __init__(self, total: int, *, done: int) -> None:
+        super().__init__(total, "cells", completed=done)
+        self._began: dict[Cell, float] = {}
+        self.failures: dict[Cell, Failure] = {}
+        """The cells without a result."""
+        if done:
+            self.say(f"{done} of {total} cells are there already")
 
     def begins(self, cell: Cell) -> None:
-        """Take note that a cell is begun."""
+        """Show that a cell is running."""
+        self._began[cell] = time.monotonic()
+        self._show()
 
     def ends(self, cell: Cell, failure: Failure | None) -> None:
-        """Take note that a cell is done, or given up."""
+        """Print how long a cell took, or why it failed."""
+        seconds = time.monotonic() - self._began.pop(cell)
+        if failure is not None:
+            self.failures[cell] = failure
+        self.say(f"{cell}: {seconds:.1f} s" if failure is None else f"{cell}: failed: {failure.reason}")
+        self._show(advance=1)
+
+    def _show(self, advance: int = 0) -> None:
+        self.update(advance=advance, state=" · ".join(map(str, self._began)))
 
 
-def do_cells(cells: Sequence[Cell], out: Path, settings: Settings, *, jobs: int, watcher: Watcher) -> None:
-    """Do all cells, several at a time; one at a time is done in this process."""
+def do_cells(cells: Sequence[Cell], out: Path, settings: RunSettings, *, jobs: int, bar: CellBar) -> None:
+    """Do all cells, `jobs` at a time in worker processes; a single job runs in this process."""
     if jobs == 1:
         for cell in cells:
-            watcher.begins(cell)
-            watcher.ends(cell, _attempt(cell, out, settings))
+            bar.begins(cell)
+            bar.ends(cell, _attempt(cell, out, settings))
         return
     waiting = list(reversed(cells))
     workers: list[_Worker] = []
@@ -58,12 +76,12 @@ def do_cells(cells: Sequence[Cell], out: Path, settings: Settings, *, jobs: int,
                 workers.append(_Worker(out, settings, threads=max(1, (os.cpu_count() or 1) // jobs)))
             for worker in workers:
                 if worker.cell is None and waiting:
-                    watcher.begins(waiting[-1])
+                    bar.begins(waiting[-1])
                     worker.begin(waiting.pop())
             ready = wait([worker.connection for worker in workers if worker.cell])
             for worker in [worker for worker in workers if worker.connection in ready]:
                 cell, failure, is_alive = worker.end()
-                watcher.ends(cell, failure)
+                bar.ends(cell, failure)
                 if not is_alive:
                     workers.remove(worker)
     finally:
@@ -73,9 +91,9 @@ def do_cells(cells: Sequence[Cell], out: Path, settings: Settings, *, jobs: int,
 
 
 class _Worker:
-    """A process, and what it is doing."""
+    """A process, and the cell that it is doing."""
 
-    def __init__(self, out: Path, settings: Settings, *, threads: int) -> None:
+    def __init__(self, out: Path, settings: RunSettings, *, threads: int) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, out, settings), daemon=True)
@@ -91,7 +109,7 @@ class _Worker:
 
     def end(self) -> tuple[Cell, Failure | None, bool]:
         """Return the cell, what went wrong with it, and whether the process can do more."""
-        assert self.cell is not None, "asked only when there is an answer"
+        assert self.cell is not None, "a worker that answers has a cell"
         cell, self.cell = self.cell, None
         try:
             return cell, self.connection.recv(), True
@@ -104,7 +122,7 @@ class _Worker:
             return cell, Failure(reason, reason), False
 
 
-def _serve(connection: Connection, out: Path, settings: Settings) -> None:
+def _serve(connection: Connection, out: Path, settings: RunSettings) -> None:
     if hasattr(os, "setpgrp"):
         os.setpgrp()
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -119,7 +137,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _attempt(cell: Cell, out: Path, settings: Settings) -> Failure | None:
+def _attempt(cell: Cell, out: Path, settings: RunSettings) -> Failure | None:
     try:
         do_cell(cell, out, settings)
     except TrainingInterruptedError as interruption:

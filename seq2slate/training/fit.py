@@ -26,7 +26,7 @@ from seq2slate.data.batching import batch_indices
 from seq2slate.data.lists import IntArray, ItemLists
 from seq2slate.errors import DataError, TrainingInterruptedError, TrainingStoppedError, UsageError
 from seq2slate.estimator import check_labels
-from seq2slate.metrics import Measure
+from seq2slate.metrics import Measure, measure_ranker
 from seq2slate.model.inputs import InputLists
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.saving import FORMAT
@@ -225,12 +225,7 @@ class _Run:
 
     def _validate(self) -> float:
         """Return the mean of the measure over the validation lists, with greedy slates and without dropout."""
-        values = np.concatenate(
-            [
-                self.measure(self.model.rank(batch, self.measure.k), batch.labels, mask=batch.mask)
-                for batch in self.valid.batches(256)
-            ]
-        )
+        values = measure_ranker(self.model, self.valid, [self.measure], k=self.measure.k)[self.measure]
         return float(np.nanmean(values))
 
     # Checkpoints

@@ -54,6 +54,7 @@ class Loss(Protocol):
 
         Returns:
             (...) the losses; 0 where no positive is left. The three arguments are broadcast.
+
         """
         ...
 
@@ -245,6 +246,7 @@ def step_losses(scores: Tensor, labels: Tensor, slates: Tensor, mask: Tensor, *,
 
     Returns:
         (B, K) the losses; 0 in a slot without an item.
+
     """
     left = items_left(slates, mask) & (slates >= 0).unsqueeze(-1)
     return loss(scores, labels.unsqueeze(1), mask=left)
