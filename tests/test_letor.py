@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from seq2slate.data.impressions import Impressions
 from seq2slate.data.letor import read_letor, write_letor
 from seq2slate.data.lists import ItemLists, offsets_from_lengths
 from seq2slate.errors import DataError
@@ -174,7 +175,7 @@ UNWRITABLE = {
     "feature names": replace(PLAIN, feature_names=("price",)),
     r"categorical columns \(brand\)": replace(PLAIN, categorical={"brand": ["p", "q"]}),
     r"context columns \(city\)": replace(PLAIN, context={"city": ["p", "q"]}),
-    "propensities": replace(PLAIN, propensities=[1, 1]),
+    "impressions": replace(PLAIN, impressions=Impressions(np.arange(2))),
     "relevance": replace(PLAIN, relevance=[1, 1]),
     "relevance probabilities": replace(PLAIN, relevance_probability=[1, 1]),
     "stands twice": replace(PLAIN, list_ids=["a", "a"]),

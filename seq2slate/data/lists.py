@@ -7,9 +7,9 @@ K slots of a slate, F features.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ import pyarrow as pa
 from seq2slate.data.batching import batch_indices
 from seq2slate.errors import DataError, UsageError
 
+if TYPE_CHECKING:
+    from seq2slate.data.impressions import Impressions
+
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -25,12 +28,13 @@ Strings: TypeAlias = "pa.LargeStringArray"
 """A column of text: compact, and any entry may be missing (null)."""
 StringsLike: TypeAlias = "Sequence[str | None] | npt.NDArray[Any] | Strings"
 
-_PER_ITEM = {"axis": "item"}
-_PER_LIST = {"axis": "list"}
+PER_ITEM = {"axis": "item"}
+PER_LIST = {"axis": "list"}
+"""Metadata of a dataclass field that holds a column, or a mapping of columns, with one value an item or a list."""
 
 
 class Split(NamedTuple):
-    """Lists to learn from, to choose with, and to report on."""
+    """Train, validation and test lists."""
 
     train: ItemLists
     valid: ItemLists
@@ -52,27 +56,27 @@ class ItemLists:
     ['0', '1', '2']
     """
 
-    features: FloatArray = field(metadata=_PER_ITEM)
+    features: FloatArray = field(metadata=PER_ITEM)
     """(T, F) dense columns, raw: normalisation belongs to the model."""
     offsets: IntArray
     """(Q + 1,) where each list begins; the last entry is T."""
-    labels: FloatArray | None = field(metadata=_PER_ITEM)
+    labels: FloatArray | None = field(metadata=PER_ITEM)
     """(T,) clicks or grades, or None when nobody has seen the lists yet."""
-    list_ids: Strings = field(metadata=_PER_LIST)
+    list_ids: Strings = field(metadata=PER_LIST)
     """(Q,) names of the lists; their numbers if none are given."""
-    item_ids: Strings = field(metadata=_PER_ITEM)
+    item_ids: Strings = field(metadata=PER_ITEM)
     """(T,) names of the items, unique within a list; their base positions if none are given."""
     feature_names: tuple[str, ...]
     """(F,) names of the dense columns; `f1`, `f2`, … if none are given."""
-    categorical: Mapping[str, Strings] = field(metadata=_PER_ITEM)
+    categorical: Mapping[str, Strings] = field(metadata=PER_ITEM)
     """Text columns, one value an item."""
-    context: Mapping[str, Any] = field(metadata=_PER_LIST)
+    context: Mapping[str, Any] = field(metadata=PER_LIST)
     """Columns with one value a list: text (Strings) or numbers (float64)."""
-    propensities: FloatArray | None = field(metadata=_PER_ITEM)
-    """(T,) the probability with which the logging policy showed what it showed."""
-    relevance: FloatArray | None = field(metadata=_PER_ITEM)
+    impressions: Impressions | None
+    """What was shown where, to whom, with which propensity, and what was clicked when; None for lists nobody saw."""
+    relevance: FloatArray | None = field(metadata=PER_ITEM)
     """(T,) grades behind simulated clicks: what the simulated user knows and no ranker may see."""
-    relevance_probability: FloatArray | None = field(metadata=_PER_ITEM)
+    relevance_probability: FloatArray | None = field(metadata=PER_ITEM)
     """(T,) the true probability that an item is relevant, known for generated lists only and never a feature."""
 
     def __init__(
@@ -85,7 +89,7 @@ class ItemLists:
         feature_names: Sequence[str] = (),
         categorical: Mapping[str, StringsLike] | None = None,
         context: Mapping[str, Any] | None = None,
-        propensities: npt.ArrayLike | None = None,
+        impressions: Impressions | None = None,
         relevance: npt.ArrayLike | None = None,
         relevance_probability: npt.ArrayLike | None = None,
     ) -> None:
@@ -101,7 +105,7 @@ class ItemLists:
         set_field("feature_names", tuple(feature_names) or default_feature_names(self.n_features))
         set_field("categorical", {name: as_strings(values) for name, values in (categorical or {}).items()})
         set_field("context", {name: _as_context(values) for name, values in (context or {}).items()})
-        set_field("propensities", _as_floats(propensities))
+        set_field("impressions", impressions)
         set_field("relevance", _as_floats(relevance))
         set_field("relevance_probability", _as_floats(relevance_probability))
         self._check_shapes()
@@ -110,20 +114,9 @@ class ItemLists:
         if len(self.feature_names) != self.n_features:
             raise DataError(f"{len(self.feature_names)} feature names for {self.n_features} feature columns")
         for axis, length in (("item", self.n_items), ("list", len(self))):
-            for name, values in self._columns(axis):
+            for name, values in _columns(self, axis):
                 if len(values) != length:
                     raise DataError(f"{name} has {len(values)} values for {length} {axis}s")
-
-    def _columns(self, axis: str) -> Iterator[tuple[str, Any]]:
-        """Every array along an axis ("item" or "list"), with its name."""
-        for entry in fields(self):
-            values = getattr(self, entry.name)
-            if entry.metadata.get("axis") != axis or values is None:
-                continue
-            if isinstance(values, Mapping):
-                yield from values.items()
-            else:
-                yield entry.name, values
 
     # Sizes
 
@@ -158,7 +151,7 @@ class ItemLists:
     @property
     def nbytes(self) -> int:
         """How many bytes the arrays take."""
-        columns = [*self._columns("item"), *self._columns("list")]
+        columns = [*_columns(self, "item"), *_columns(self, "list")]
         return int(self.offsets.nbytes + sum(values.nbytes for _, values in columns))
 
     # Choosing lists
@@ -196,16 +189,7 @@ class ItemLists:
 
     def _map(self, of_items: Callable[[Any], Any], of_lists: Callable[[Any], Any], *, offsets: IntArray) -> ItemLists:
         """Return lists with a function applied to every per-item array, and another to every per-list array."""
-        change = {"item": of_items, "list": of_lists}
-        changed: dict[str, Any] = {"offsets": offsets}
-        for entry in fields(self):
-            values = getattr(self, entry.name)
-            if "axis" not in entry.metadata or values is None:
-                continue
-            apply = change[entry.metadata["axis"]]
-            is_mapping = isinstance(values, Mapping)
-            changed[entry.name] = {k: apply(v) for k, v in values.items()} if is_mapping else apply(values)
-        return replace(self, **changed)
+        return replace(self, offsets=offsets, **_mapped(self, {"item": of_items, "list": of_lists}))
 
     @staticmethod
     def concat(parts: Sequence[ItemLists]) -> ItemLists:
@@ -222,17 +206,8 @@ class ItemLists:
         for number, part in enumerate(parts[1:], start=1):
             if difference := _column_difference(first, part):
                 raise DataError(f"part {number} does not have the columns of part 0: {difference}")
-        joined: dict[str, Any] = {"offsets": offsets_from_lengths(np.concatenate([part.lengths for part in parts]))}
-        for entry in fields(ItemLists):
-            values = getattr(first, entry.name)
-            if "axis" not in entry.metadata or values is None:
-                continue
-            columns = [getattr(part, entry.name) for part in parts]
-            if isinstance(values, Mapping):
-                joined[entry.name] = {key: _concat([column[key] for column in columns]) for key in values}
-            else:
-                joined[entry.name] = _concat(columns)
-        return replace(first, **joined)
+        offsets = offsets_from_lengths(np.concatenate([part.lengths for part in parts]))
+        return replace(first, offsets=offsets, **_joined(parts))
 
     def split(self, *fractions: float, seed: int) -> tuple[ItemLists, ...]:
         """Return one part per fraction and the rest as the last part; a list is never cut in two.
@@ -317,22 +292,25 @@ class ItemLists:
 
     # Checking values
 
-    def checked(self, locate: Callable[[int], str] | None = None) -> ItemLists:
-        """Return these lists after looking at every value; readers call it, with `locate(row)` naming the place.
+    def checked(
+        self, locate: Callable[[int], str] | None = None, locate_list: Callable[[int], str] | None = None
+    ) -> ItemLists:
+        """Return these lists after looking at every value; `locate(row)` and `locate_list(q)` name places for readers.
 
-        Refused: a NaN or infinite number, a negative label, a propensity or probability outside [0, 1], a missing id,
-        and an item id that stands twice in one list.
+        Refused: a NaN or infinite number, a negative label, a probability outside [0, 1], a missing id, an item id that
+        occurs twice in one list, and what `Impressions.check` refuses.
         """
-        where = locate or self.describe_item
-        self._check_finite(where)
+        where, where_list = locate or self.describe_item, locate_list or self._describe_list
+        self._check_finite(where, where_list)
         if self.labels is not None and (self.labels < 0).any():
             row = int((self.labels < 0).argmax())
             raise DataError(f"{where(row)}: label {self.labels[row]:g} is negative; clicks are 0 or 1, grades 0 and up")
-        for name in ("propensities", "relevance_probability"):
-            values = getattr(self, name)
-            if values is not None and not (within := (values >= 0) & (values <= 1)).all():  # NaN is not within either
-                row = int((~within).argmax())
-                raise DataError(f"{where(row)}: {name} {values[row]:g} is not between 0 and 1")
+        probability = self.relevance_probability
+        if probability is not None and not (within := (probability >= 0) & (probability <= 1)).all():  # refuses NaN too
+            row = int((~within).argmax())
+            raise DataError(f"{where(row)}: relevance_probability {probability[row]:g} is not between 0 and 1")
+        if self.impressions is not None:
+            self.impressions.check(self.list_index, where, where_list)
         if self.list_ids.null_count:
             raise DataError(f"list {self.list_ids.is_null().to_numpy(False).argmax()} has no list_id")
         if self.item_ids.null_count:
@@ -346,9 +324,12 @@ class ItemLists:
     def describe_item(self, row: int) -> str:
         """Name an item by its list and base position, for error messages."""
         q = int(np.searchsorted(self.offsets, row, side="right")) - 1
-        return f"list {self.list_ids[q].as_py()!r}, item {row - int(self.offsets[q])}"
+        return f"{self._describe_list(q)}, item {row - int(self.offsets[q])}"
 
-    def _check_finite(self, where: Callable[[int], str]) -> None:
+    def _describe_list(self, q: int) -> str:
+        return f"list {self.list_ids[q].as_py()!r}"
+
+    def _check_finite(self, where: Callable[[int], str], where_list: Callable[[int], str]) -> None:
         for start in range(0, self.n_items, 65536):  # in blocks: the mask of a large matrix would be large too
             finite = np.isfinite(self.features[start : start + 65536])
             if not finite.all():
@@ -365,7 +346,7 @@ class ItemLists:
         for name, values in self.context.items():
             if isinstance(values, np.ndarray) and not np.isfinite(values).all():
                 q = int((~np.isfinite(values)).argmax())
-                raise DataError(f"list {self.list_ids[q].as_py()!r}: context column {name!r} is {values[q]:g}")
+                raise DataError(f"{where_list(q)}: context column {name!r} is {values[q]:g}; every one must be finite")
 
     def _first_duplicate(self) -> int | None:
         """Return the row of the first item whose id stands earlier in its own list."""
@@ -374,6 +355,42 @@ class ItemLists:
         order = np.argsort(keys, kind="stable")
         repeats = order[1:][keys[order[1:]] == keys[order[:-1]]]
         return int(repeats.min()) if len(repeats) else None
+
+
+class Padding(NamedTuple):
+    """Where the items of some lists stand in arrays that are padded to the longest of these lists.
+
+    >>> import numpy as np
+    >>> padding = Padding.of(np.array([0, 2, 5]))
+    >>> padding.pad(np.array([1, 2, 3, 4, 5])).tolist()
+    [[1, 2, 0], [3, 4, 5]]
+    """
+
+    rows: IntArray
+    """(B, N) the row of each item among the T items; any row where there is none."""
+    mask: BoolArray
+    """(B, N) True for a real item, False for padding."""
+
+    @classmethod
+    def of(cls, offsets: IntArray, index: IntArray | None = None) -> Padding:
+        """Return the padding of the lists with these numbers, all if none are named; `offsets` (Q + 1,) cut the items.
+
+        Args:
+            offsets: (Q + 1,) where each list begins; the last entry is T.
+            index: (B,) numbers of lists.
+
+        """
+        starts, ends = (offsets[:-1], offsets[1:]) if index is None else (offsets[index], offsets[index + 1])
+        positions = np.arange(int((ends - starts).max(initial=0)))
+        mask = positions < (ends - starts)[:, None]
+        return cls(np.where(mask, starts[:, None] + positions, 0), mask)
+
+    def pad(self, values: npt.NDArray[Any], fill: float = 0, *, time_major: bool = False) -> npt.NDArray[Any]:
+        """Return values (T, …) of the items as (B, N, …), or (N, B, …) if `time_major`, with `fill` as padding."""
+        rows, mask = (self.rows.T, self.mask.T) if time_major else self
+        padded = values[rows]
+        padded[~mask] = fill
+        return padded
 
 
 @dataclass(frozen=True, eq=False)
@@ -389,14 +406,19 @@ class Batch:
         return len(self.lists)
 
     @cached_property
+    def padding(self) -> Padding:
+        """Where each item stands in the padded arrays."""
+        return Padding.of(self.lists.offsets)
+
+    @property
     def mask(self) -> BoolArray:
         """(B, N) True for a real item, False for padding."""
-        return np.arange(self.n_slots) < self.lists.lengths[:, None]
+        return self.padding.mask
 
     @property
     def n_slots(self) -> int:
         """N, the number of items of the longest list."""
-        return int(self.lists.lengths.max(initial=0))
+        return int(self.mask.shape[1])
 
     @cached_property
     def features(self) -> FloatArray:
@@ -412,9 +434,7 @@ class Batch:
 
     def pad(self, values: npt.NDArray[Any], fill: float = 0) -> npt.NDArray[Any]:
         """Return per-item values (T, …) of `self.lists` as (B, N, …)."""
-        padded = np.full((len(self), self.n_slots, *values.shape[1:]), fill, dtype=values.dtype)
-        padded[self.mask] = values  # row-major order of the mask is the order of the items
-        return padded
+        return self.padding.pad(values, fill)
 
 
 def offsets_from_lengths(lengths: IntArray) -> IntArray:
@@ -467,6 +487,49 @@ def _as_context(values: Any) -> Any:
     return array.astype(np.float64) if array.dtype.kind in "biuf" else as_strings(values)
 
 
+def _columns(record: Any, axis: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every column of a dataclass, and of dataclasses in it, along an axis ("item" or "list"), with its name."""
+    for entry in fields(record):
+        values = getattr(record, entry.name)
+        if is_dataclass(values):
+            yield from _columns(values, axis, f"{entry.name}.")
+        elif values is None or entry.metadata.get("axis") != axis:
+            continue
+        elif isinstance(values, Mapping):
+            yield from values.items()
+        else:
+            yield prefix + entry.name, values
+
+
+def _mapped(record: Any, change: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    """Return the fields of a dataclass that hold columns, with the function for their axis applied to every column."""
+    changed: dict[str, Any] = {}
+    for entry in fields(record):
+        values = getattr(record, entry.name)
+        if is_dataclass(values):
+            changed[entry.name] = replace(values, **_mapped(values, change))  # type: ignore[type-var]
+        elif values is not None and "axis" in entry.metadata:
+            apply = change[entry.metadata["axis"]]
+            is_mapping = isinstance(values, Mapping)
+            changed[entry.name] = {k: apply(v) for k, v in values.items()} if is_mapping else apply(values)
+    return changed
+
+
+def _joined(records: Sequence[Any]) -> dict[str, Any]:
+    """Return the fields of dataclasses with the same columns, each column joined."""
+    joined: dict[str, Any] = {}
+    for entry in fields(records[0]):
+        columns = [getattr(record, entry.name) for record in records]
+        if is_dataclass(first := columns[0]):
+            joined[entry.name] = replace(first, **_joined(columns))  # type: ignore[type-var]
+        elif first is not None and "axis" in entry.metadata:
+            is_mapping = isinstance(first, Mapping)
+            joined[entry.name] = (
+                {k: _concat([c[k] for c in columns]) for k in first} if is_mapping else _concat(columns)
+            )
+    return joined
+
+
 def _take(values: Any, rows: IntArray) -> Any:
     return values.take(pa.array(rows)) if isinstance(values, pa.Array) else values[rows]
 
@@ -483,7 +546,7 @@ def _column_difference(a: ItemLists, b: ItemLists) -> str:
         wrong = next(pair for pair in zip(a.feature_names, b.feature_names, strict=True) if pair[0] != pair[1])
         return f"feature {wrong[1]!r} where {wrong[0]!r} should be"
     for axis in ("item", "list"):
-        names_a, names_b = ({name: type(values) for name, values in x._columns(axis)} for x in (a, b))
+        names_a, names_b = ({name: type(values) for name, values in _columns(x, axis)} for x in (a, b))
         if names_a != names_b:
             return f"columns {sorted(names_b)} instead of {sorted(names_a)}"
     return ""

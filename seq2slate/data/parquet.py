@@ -5,8 +5,8 @@ The columns and the two layouts are those of `seq2slate.data.tables`; error mess
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,12 +73,29 @@ def write_parquet(lists: ItemLists, path: AnyPath, layout: Layout = "lists") -> 
 
     One row per list by default, one row per item with `layout="items"`.
     """
-    slices = table_slices(lists.checked(), layout)
-    first = next(slices)
-    with atomic_path(path) as partial, pq.ParquetWriter(partial, first.schema, compression="zstd") as writer:
-        writer.write_table(first)
-        for table in slices:
-            writer.write_table(table)
+    write_parquet_parts([lists], path, layout)
+
+
+def write_parquet_parts(parts: Iterable[ItemLists], path: AnyPath, layout: Layout = "lists") -> int:
+    """Write lists that come in parts, all with the same columns, to one Parquet file; return the number of lists.
+
+    The file appears whole or not at all, and only one part at a time has to be in memory.
+    """
+    total, first = 0, None
+    with atomic_path(path) as partial, ExitStack() as opened:
+        for part in parts:
+            slices = table_slices(part.checked(), layout)
+            if first is None:
+                first, start = part[:0], next(slices)
+                writer = opened.enter_context(pq.ParquetWriter(partial, start.schema, compression="zstd"))
+                writer.write_table(start)
+            check_same_columns(first, part, "the first part", f"the part from list {total} on")
+            for table in slices:
+                writer.write_table(table)
+            total += len(part)
+        if first is None:
+            raise DataError(f"{path}: no lists to write")
+    return total
 
 
 def parquet_files(path: AnyPath) -> list[Path]:

@@ -16,9 +16,9 @@ from seq2slate.data.lists import ItemLists
 from seq2slate.demo.folder import Folder
 from seq2slate.demo.service import reload
 from seq2slate.experiments.analysis import Analysis, analyse
-from seq2slate.log.counts import Counts
+from seq2slate.experiments.counts import Counts
 from seq2slate.log.export import export
-from seq2slate.log.store import open_store
+from seq2slate.log.impression_log import open_log
 from seq2slate.serving.traffic import Traffic, send_traffic
 from seq2slate.simulation.click_models import ClickModel
 
@@ -58,7 +58,7 @@ def visit_live(folder: Folder, url: str, lists: ItemLists, user: ClickModel, see
 
 def read_log(folder: Folder) -> ItemLists:
     """Export the log, and read it back as lists to learn from."""
-    with open_store(folder.log, create=False) as store:
+    with open_log(folder.log, create=False) as store:
         export(store, folder.shown)
     return read(folder.shown)
 
@@ -81,7 +81,7 @@ def analyse_trial(folder: Folder) -> Analysis:
 
 def read_counts(folder: Folder, experiment: str) -> Counts:
     """Return what the log has counted."""
-    with open_store(folder.log, create=False) as store:
+    with open_log(folder.log, create=False) as store:
         return store.counts(experiment)
 
 
