@@ -20,7 +20,6 @@ from typing import Any
 
 import httpx
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
@@ -154,20 +153,18 @@ def test_the_visitors_counted_what_the_log_counted(visited: Visited) -> None:
 
 
 def test_the_visitors_counted_what_the_exported_log_says(visited: Visited) -> None:
-    path = visited.log.with_suffix(".parquet")
-    aside = pq.read_table(path, columns=["arm", "shown_position"])
-    arms, shown = aside["arm"].to_pylist(), aside["shown_position"].to_pylist()
-    lists = read(path)
-    assert lists.labels is not None
+    lists = read(visited.log.with_suffix(".parquet"))
+    assert lists.impressions is not None
+    assert lists.impressions.arms is not None
+    arms = np.array(lists.impressions.arms.to_pylist())
     for name, arm in visited.traffic.arms.items():
-        numbers = [number for number, one in enumerate(arms) if one == name]
-        impressions = Counter(slot for number in numbers for slot in shown[number] if slot >= 0)
-        clicks: Counter[int] = Counter()
-        for number in numbers:
-            labels = lists.labels[lists.offsets[number] : lists.offsets[number + 1]].tolist()
-            clicks.update(slot for slot, label in zip(shown[number], labels, strict=True) if label)
-        slots = tuple(SlotTraffic(impressions[slot], clicks[slot]) for slot in range(K))
-        assert arm == ArmTraffic(len(numbers), clicks.total(), 0, slots)
+        of_arm = lists[arms == name]
+        assert of_arm.impressions is not None
+        assert of_arm.labels is not None
+        shown, clicked = of_arm.impressions.slots, of_arm.impressions.slots[of_arm.labels > 0]
+        slots = tuple(SlotTraffic((shown == slot).sum(), (clicked == slot).sum()) for slot in range(K))
+        assert arm == ArmTraffic(len(of_arm), len(clicked), 0, slots)
+        assert (clicked >= 0).all()
 
 
 def test_concurrency_and_refusals_change_nothing(services: dict[str, Visited]) -> None:
