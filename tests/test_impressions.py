@@ -194,7 +194,7 @@ def test_simulated_clicks_are_impressions_of_the_base_order() -> None:
 
 def test_lists_that_lack_what_was_shown_have_no_impressions() -> None:
     lists = ItemLists(np.zeros((3, 1)), [0, 3])
-    with pytest.raises(DataError, match="list '0': nobody knows what was shown"):
+    with pytest.raises(DataError, match="list '0': the lists have no impressions"):
         impressions_from_lists(lists)
     cut = replace(lists, impressions=Impressions(np.array([2, 0, 1]))).truncate(2)
     with pytest.raises(DataError, match="list '0': a slot is empty"):

@@ -117,7 +117,7 @@ BAD_LINES = {
     "nan label": ("nan qid:7 1:1 # docid = b", r"\(list '7'\): the label 'nan' is not a finite number"),
     "huge label": ("1e39 qid:7 1:1 # docid = b", r"\(list '7'\): the label '1e39' is not a finite number"),
     "negative": ("-1 qid:7 1:1 # docid = b", r"\(list '7'\): the label -1 is negative"),
-    "same docid": ("0 qid:7 1:1 # docid = a", r"\(list '7'\): item 'a' stands twice in list '7'"),
+    "same docid": ("0 qid:7 1:1 # docid = a", r"\(list '7'\): item 'a' occurs twice in list '7'"),
     "no docid": ("0 qid:7 1:1", r"\(list '7'\): no docid, though other lines have one"),
     "wide": ("0 qid:7 3:1 # docid = b", r"\(list '7'\): feature 3, but there should be only 2"),
 }

@@ -163,7 +163,7 @@ def test_reorder_sorts_each_list_and_keeps_ties_in_place(lengths: list[int], see
 
 def test_reorder_refuses_what_cannot_be_sorted() -> None:
     lists = marked_lists([2, 3])
-    with pytest.raises(DataError, match="list 'q1', item 1 is not a number"):
+    with pytest.raises(DataError, match="list 'q1', item 1 is NaN"):
         lists.reorder([0, 0, 0, np.nan, 0])
     with pytest.raises(DataError, match="one score an item"):
         lists.reorder([0, 1])
@@ -307,7 +307,7 @@ def shown(**columns: Any) -> dict[str, Any]:
         (shown(latency_ms=[np.inf, 1]), "list '0': the latency must be finite"),
         (shown(drafts=[None, '["a", "b"]']), "list '1': draft must be a JSON list: arm a, arm b, teams"),
         ({"relevance_probability": [0, np.nan, 1]}, "list '1', item 0: relevance_probability nan is not between"),
-        ({"item_ids": ["a", "b", "b"]}, "list '1', item 1: item 'b' stands twice in list '1'"),
+        ({"item_ids": ["a", "b", "b"]}, "list '1', item 1: item 'b' occurs twice in list '1'"),
         ({"item_ids": ["a", None, "b"]}, "list '1', item 0: the item has no item_id"),
         ({"list_ids": ["a", None]}, "list 1 has no list_id"),
         ({"context": {"hour": [1.0, np.nan]}}, "list '1': context column 'hour' is nan"),

@@ -193,7 +193,7 @@ def test_names_of_impressions_have_their_meaning_beside_slots_only() -> None:
 def test_a_column_may_not_have_a_name_of_the_impressions() -> None:
     lists = ItemLists(np.ones((2, 1)), [0, 2], context={"unit": ["u"]}, categorical={"fallback": ["a", "b"]})
     assert_same_lists(from_table(to_table(lists)), lists)
-    with pytest.raises(DataError, match="'fallback', or a name with a meaning of its own"):
+    with pytest.raises(DataError, match="'fallback', or a reserved name"):
         to_table(replace(lists, impressions=Impressions(np.arange(2))))
     with pytest.raises(DataError, match="'shown_slot'"):
         to_table(replace(lists, context={"shown_slot": ["u"]}))
@@ -318,7 +318,7 @@ def bad_list_rows() -> dict[str, tuple[dict[str, Any], str]]:
         "null item": ({"item_id": [["x", "y"], [], ["x", None, "z"]]}, r"row 2 \(list 'c', item 1\): .*no item_id"),
         "same item": (
             {"item_id": [["x", "y"], [], ["x", "y", "x"]]},
-            r"row 2 \(list 'c', item 2\): item 'x' stands twice",
+            r"row 2 \(list 'c', item 2\): item 'x' occurs twice",
         ),
         "negative": (
             {"label": [[0.0, 1.0], [], [0.0, -1.0, 0.0]]},
@@ -385,7 +385,7 @@ def bad_item_rows() -> dict[str, tuple[dict[str, Any], str]]:
             {"item_id": ["x", "y", "x", None, "z"], "position": [0, 1, 0, None, 2]},
             r"row 3 \(list 'c'\): no item_id and no position.*more rows",
         ),
-        "same item": ({"item_id": ["x", "x", "x", "y", "z"]}, r"row 1 \(list 'a'\): item 'x' stands twice"),
+        "same item": ({"item_id": ["x", "x", "x", "y", "z"]}, r"row 1 \(list 'a'\): item 'x' occurs twice"),
         "nan": ({"price": [1.0, 2.0, np.nan, 4.0, 5.0]}, r"row 2 \(list 'c'\): feature 'price' is nan"),
         "null": ({"price": [1.0, 2.0, None, 4.0, 5.0]}, r"row 2 \(list 'c'\): feature 'price' is nan"),
         "negative": ({"label": [0.0, 1.0, 0.0, -2.0, 0.0]}, r"row 3 \(list 'c'\): label -2 is negative"),
@@ -486,7 +486,7 @@ def test_what_cannot_be_a_table_is_an_error() -> None:
     twice = pa.table(
         [pa.array(["a"]), pa.array(["x"]), pa.array([1]), pa.array([2])], names=["list_id", "item_id", "n", "n"]
     )
-    with pytest.raises(DataError, match="column n stands twice"):
+    with pytest.raises(DataError, match="column n occurs twice"):
         from_table(twice)
 
 
@@ -516,7 +516,7 @@ def test_item_rows_need_lists_with_ids_of_their_own(tmp_path: Path) -> None:
     lists = ItemLists(np.ones((2, 1)), [0, 1, 2], list_ids=["a", "a"])
     write_parquet(lists, tmp_path / "lists.parquet")
     assert_same_lists(read_parquet(tmp_path / "lists.parquet"), lists)
-    with pytest.raises(DataError, match="list 'a' stands twice"):
+    with pytest.raises(DataError, match="list 'a' occurs twice"):
         write_parquet(lists, tmp_path / "items.parquet", "items")
 
 

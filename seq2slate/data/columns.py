@@ -57,13 +57,13 @@ def is_list(kind: Any) -> bool:
 
 
 def is_number(kind: Any) -> bool:
-    """Say whether a type stands for a number."""
+    """Say whether a type is numeric, dates and times included."""
     is_time = pa.types.is_temporal(kind) and not pa.types.is_interval(kind)
     return bool(is_time or any(check(kind) for check in _NUMBER_CHECKS))
 
 
 def is_text(kind: Any) -> bool:
-    """Say whether a type stands for text."""
+    """Say whether a type is text."""
     return any(check(kind) for check in _TEXT_CHECKS)
 
 
@@ -125,9 +125,9 @@ def as_ids(values: Any, name: str, source: str) -> Strings:
 
 
 class ImpressionColumns(NamedTuple):
-    """The columns of a table that hold impressions, by name, and the fields of Impressions that they become.
+    """The columns of a table that hold impressions, each with the field of Impressions that it becomes.
 
-    `propensity` stands for itself: it becomes a log-propensity.
+    `propensity` is the one exception: it is converted to log-propensities.
     """
 
     per_item: Mapping[str, str]

@@ -334,7 +334,7 @@ def impressions_from_lists(lists: ItemLists) -> list[Impression]:
 def _impression(one: ItemLists) -> Impression:
     name, seen = one.list_ids[0].as_py(), one.impressions
     if seen is None:
-        raise DataError(f"list {name!r}: nobody knows what was shown, since the lists have no impressions")
+        raise DataError(f"list {name!r}: the lists have no impressions, so what was shown is unknown")
     order = np.argsort(seen.slots, kind="stable")
     shown = order[seen.slots[order] >= 0]
     if not np.array_equal(seen.slots[shown], np.arange(len(shown))):

@@ -43,10 +43,10 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True, eq=False, init=False)
 class ItemLists:
-    """Lists of any length, in base order: position 0 is what the base ranker put first.
+    """Lists of candidates, of any length, in base order: position 0 is what the base ranker put first.
 
-    The items of all lists lie one after the other; list q owns the rows from `offsets[q]` to `offsets[q + 1]`.
-    An empty list is a list. Labels are clicks (0 and 1) or grades; an item is positive when its label is above 0.
+    The items of all lists are concatenated; list q has the rows from `offsets[q]` to `offsets[q + 1]`. A list may be
+    empty. Labels are clicks (0 and 1) or grades; an item is positive if its label is above 0.
 
     >>> import numpy as np
     >>> lists = ItemLists(features=np.eye(5), offsets=[0, 2, 5], labels=[0, 1, 0, 0, 1])
@@ -61,11 +61,11 @@ class ItemLists:
     offsets: IntArray
     """(Q + 1,) where each list begins; the last entry is T."""
     labels: FloatArray | None = field(metadata=PER_ITEM)
-    """(T,) clicks or grades, or None when nobody has seen the lists yet."""
+    """(T,) clicks or grades; None if there are none."""
     list_ids: Strings = field(metadata=PER_LIST)
-    """(Q,) names of the lists; their numbers if none are given."""
+    """(Q,) ids of the lists; their numbers if none are given."""
     item_ids: Strings = field(metadata=PER_ITEM)
-    """(T,) names of the items, unique within a list; their base positions if none are given."""
+    """(T,) ids of the items, unique within a list; their base positions if none are given."""
     feature_names: tuple[str, ...]
     """(F,) names of the dense columns; `f1`, `f2`, … if none are given."""
     categorical: Mapping[str, Strings] = field(metadata=PER_ITEM)
@@ -73,11 +73,11 @@ class ItemLists:
     context: Mapping[str, Any] = field(metadata=PER_LIST)
     """Columns with one value a list: text (Strings) or numbers (float64)."""
     impressions: Impressions | None
-    """What was shown where, to whom, with which propensity, and what was clicked when; None for lists nobody saw."""
+    """What was shown in which slot, with which propensity, to whom, and what was clicked when; None if unknown."""
     relevance: FloatArray | None = field(metadata=PER_ITEM)
-    """(T,) grades behind simulated clicks: what the simulated user knows and no ranker may see."""
+    """(T,) grades behind simulated clicks: known to the click model, never a feature."""
     relevance_probability: FloatArray | None = field(metadata=PER_ITEM)
-    """(T,) the true probability that an item is relevant, known for generated lists only and never a feature."""
+    """(T,) true probability that an item is relevant: known for generated lists only, never a feature."""
 
     def __init__(
         self,
@@ -93,8 +93,8 @@ class ItemLists:
         relevance: npt.ArrayLike | None = None,
         relevance_probability: npt.ArrayLike | None = None,
     ) -> None:
-        """Take anything array-like; float32 features and large Arrow strings are kept without a copy."""
-        set_field = partial(object.__setattr__, self)  # the dataclass is frozen for everyone else
+        """Convert anything array-like; float32 features and large Arrow strings are not copied."""
+        set_field = partial(object.__setattr__, self)  # the dataclass is frozen
         set_field("features", np.ascontiguousarray(features, dtype=np.float32))
         if self.features.ndim != 2:
             raise DataError(f"features must be (items, columns), got shape {self.features.shape}")
@@ -150,7 +150,7 @@ class ItemLists:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the arrays take."""
+        """Size of all columns in bytes."""
         columns = [*_columns(self, "item"), *_columns(self, "list")]
         return int(self.offsets.nbytes + sum(values.nbytes for _, values in columns))
 
@@ -210,7 +210,7 @@ class ItemLists:
         return replace(first, offsets=offsets, **_joined(parts))
 
     def split(self, *fractions: float, seed: int) -> tuple[ItemLists, ...]:
-        """Return one part per fraction and the rest as the last part; a list is never cut in two.
+        """Return a random part of the lists per fraction, and the rest as the last part.
 
         >>> import numpy as np
         >>> lists = ItemLists(np.ones((10, 1)), np.arange(11))
@@ -226,7 +226,9 @@ class ItemLists:
     # Changing the order or the number of items
 
     def reorder(self, scores: npt.ArrayLike) -> ItemLists:
-        """Return each list sorted by falling score (T,): the new base order. Ties keep the order they had.
+        """Return each list sorted by descending score (T,), which becomes the base order; the sort is stable.
+
+        Impressions stay: an item keeps the slot in which it was shown.
 
         >>> import numpy as np
         >>> lists = ItemLists(np.zeros((3, 1)), [0, 3], item_ids=["a", "b", "c"])
@@ -237,13 +239,13 @@ class ItemLists:
         if keys.shape != (self.n_items,):
             raise DataError(f"reorder needs one score an item ({self.n_items}), got shape {keys.shape}")
         if np.isnan(keys).any():
-            raise DataError(f"the score of {self.describe_item(int(np.isnan(keys).argmax()))} is not a number")
+            raise DataError(f"the score of {self.describe_item(int(np.isnan(keys).argmax()))} is NaN")
         return self.take_items(np.lexsort((-keys, self.list_index)), self.offsets)
 
     def shuffle_items(self, *, seed: int, copies: int = 1) -> ItemLists:
-        """Return every list `copies` times, each time in another random order; copy c of list "7" is named "7~c".
+        """Return every list `copies` times, each in a random order of its own; copy c of list "7" gets the id "7~c".
 
-        With one copy the names stay as they are.
+        A single copy keeps the ids.
         """
         rng = np.random.default_rng(seed)
         shuffled = [self.reorder(rng.random(self.n_items)) for _ in range(copies)]
@@ -253,9 +255,9 @@ class ItemLists:
         return ItemLists.concat([replace(part, list_ids=ids) for part, ids in zip(shuffled, names, strict=True)])
 
     def sample_items(self, max_items: int, *, seed: int, keep_positives: bool = True) -> ItemLists:
-        """Return lists of at most `max_items` items, drawn at random and still in base order.
+        """Return lists of at most `max_items` items, sampled at random and still in base order.
 
-        With `keep_positives` the positive items are the first to be kept, so that a long list does not lose its clicks.
+        With `keep_positives`, positive items are sampled first, so that a long list keeps its clicks.
         """
         if max_items < 1:
             raise UsageError(f"max_items must be at least 1, got {max_items}")
@@ -276,17 +278,16 @@ class ItemLists:
     # Batches
 
     def batches(self, batch_size: int, *, seed: int | None = None) -> Iterator[Batch]:
-        """Yield every list once, in batches of lists of similar length so that little is padding.
+        """Yield every list once, in batches of lists of similar length, so that little is padding.
 
-        Without a seed the order is fixed (by length). With one, both the company a list keeps and the order of the
-        batches change with it; lists are then sorted by length only within random pools of 64 batches. A batch of very
-        long lists has fewer of them (`MAX_PAIRS`).
+        Without a seed, lists are sorted by length. With one, they are shuffled, sorted by length within pools of 64
+        batches, and the batches are shuffled. A batch of very long lists has fewer of them (`MAX_PAIRS`).
         """
         for index in batch_indices(self.lengths, batch_size, seed=seed):
             yield self.batch(index)
 
     def batch(self, index: Sequence[int] | IntArray | None = None) -> Batch:
-        """Return the given lists (all if none are named) as one padded batch."""
+        """Return the lists with these numbers, by default all, as one padded batch."""
         numbers = np.arange(len(self)) if index is None else np.asarray(index, dtype=np.int64)
         return Batch(lists=self if index is None else self._take(numbers), index=numbers)
 
@@ -295,10 +296,16 @@ class ItemLists:
     def checked(
         self, locate: Callable[[int], str] | None = None, locate_list: Callable[[int], str] | None = None
     ) -> ItemLists:
-        """Return these lists after looking at every value; `locate(row)` and `locate_list(q)` name places for readers.
+        """Return these lists after checking every value.
 
-        Refused: a NaN or infinite number, a negative label, a probability outside [0, 1], a missing id, an item id that
-        occurs twice in one list, and what `Impressions.check` refuses.
+        Args:
+            locate: Names the place of an item (T,) in error messages, such as a file and row.
+            locate_list: The same for a list (Q,).
+
+        Raises:
+            DataError: For a NaN or infinite number, a negative label, a probability outside [0, 1], a missing id, an
+                item id that occurs twice in one list, and what `Impressions.check` refuses.
+
         """
         where, where_list = locate or self.describe_item, locate_list or self._describe_list
         self._check_finite(where, where_list)
@@ -318,7 +325,7 @@ class ItemLists:
         duplicate = self._first_duplicate()
         if duplicate is not None:
             item, name = self.item_ids[duplicate].as_py(), self.list_ids[int(self.list_index[duplicate])].as_py()
-            raise DataError(f"{where(duplicate)}: item {item!r} stands twice in list {name!r}")
+            raise DataError(f"{where(duplicate)}: item {item!r} occurs twice in list {name!r}")
         return self
 
     def describe_item(self, row: int) -> str:
@@ -330,7 +337,7 @@ class ItemLists:
         return f"list {self.list_ids[q].as_py()!r}"
 
     def _check_finite(self, where: Callable[[int], str], where_list: Callable[[int], str]) -> None:
-        for start in range(0, self.n_items, 65536):  # in blocks: the mask of a large matrix would be large too
+        for start in range(0, self.n_items, 65536):  # in blocks: the mask of a large matrix is large too
             finite = np.isfinite(self.features[start : start + 65536])
             if not finite.all():
                 row, column = np.argwhere(~finite)[0]
@@ -349,7 +356,7 @@ class ItemLists:
                 raise DataError(f"{where_list(q)}: context column {name!r} is {values[q]:g}; every one must be finite")
 
     def _first_duplicate(self) -> int | None:
-        """Return the row of the first item whose id stands earlier in its own list."""
+        """Return the row of the first item whose id occurred earlier in its list."""
         codes = self.item_ids.dictionary_encode().indices.to_numpy(zero_copy_only=False)
         keys = self.list_index * (int(codes.max(initial=0)) + 1) + codes
         order = np.argsort(keys, kind="stable")
@@ -358,7 +365,7 @@ class ItemLists:
 
 
 class Padding(NamedTuple):
-    """Where the items of some lists stand in arrays that are padded to the longest of these lists.
+    """The rows of some lists' items as a matrix, padded to the longest of these lists.
 
     >>> import numpy as np
     >>> padding = Padding.of(np.array([0, 2, 5]))
@@ -367,17 +374,17 @@ class Padding(NamedTuple):
     """
 
     rows: IntArray
-    """(B, N) the row of each item among the T items; any row where there is none."""
+    """(B, N) the row of each item among the T items; an arbitrary one where the mask is False."""
     mask: BoolArray
     """(B, N) True for a real item, False for padding."""
 
     @classmethod
     def of(cls, offsets: IntArray, index: IntArray | None = None) -> Padding:
-        """Return the padding of the lists with these numbers, all if none are named; `offsets` (Q + 1,) cut the items.
+        """Return the padding of some lists.
 
         Args:
             offsets: (Q + 1,) where each list begins; the last entry is T.
-            index: (B,) numbers of lists.
+            index: (B,) numbers of the lists, by default all.
 
         """
         starts, ends = (offsets[:-1], offsets[1:]) if index is None else (offsets[index], offsets[index + 1])
@@ -407,7 +414,7 @@ class Batch:
 
     @cached_property
     def padding(self) -> Padding:
-        """Where each item stands in the padded arrays."""
+        """The rows of the items as a padded matrix."""
         return Padding.of(self.lists.offsets)
 
     @property
@@ -438,7 +445,7 @@ class Batch:
 
 
 def offsets_from_lengths(lengths: IntArray) -> IntArray:
-    """Return the (Q + 1,) offsets of lists with these lengths."""
+    """Return the (Q + 1,) offsets of lists of these lengths (Q,)."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
@@ -539,7 +546,7 @@ def _concat(columns: list[Any]) -> Any:
 
 
 def _column_difference(a: ItemLists, b: ItemLists) -> str:
-    """Say in words how the columns of two ItemLists differ; empty if they do not."""
+    """Describe how the columns of two ItemLists differ; empty if they do not."""
     if a.feature_names != b.feature_names:
         if a.n_features != b.n_features:
             return f"{b.n_features} features instead of {a.n_features}"

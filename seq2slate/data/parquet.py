@@ -37,18 +37,17 @@ _BUFFER_BYTES = 2**20  # not a whole row group at once: some files have only one
 def read_parquet(path: AnyPath) -> ItemLists:
     """Return the lists of a Parquet file, with one row per list or one row per item.
 
-    The file is converted batch by batch: memory peaks at about twice the size of the result.
+    The file is converted in batches: memory peaks at about twice the size of the result.
     """
     with _opened(path) as file:
         return join_chunks(file.schema_arrow, _batches(file), Source(str(path)))
 
 
 def stream_parquet(path: AnyPath, *, lists_per_chunk: int = 1024) -> Iterator[ItemLists]:
-    """Yield the lists of a file, or of all Parquet files of a folder in the order of their names.
+    """Yield the lists of a file, or of all Parquet files of a folder in the order of their names, in chunks.
 
-    Every chunk but the last has exactly `lists_per_chunk` lists, and no more than that and one batch of a file is in
-    memory. A list of the item layout that comes back much later in the log is not noticed here: that would
-    need the ids of all lists.
+    Every chunk but the last has `lists_per_chunk` lists. Memory holds that many and one batch of a file. In the item
+    layout, a list whose rows are not consecutive is not detected: that would take the ids of all lists.
     """
     if lists_per_chunk < 1:
         raise UsageError(f"lists_per_chunk must be at least 1, got {lists_per_chunk}")

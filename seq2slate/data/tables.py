@@ -25,8 +25,8 @@ These columns hold impressions (`ItemLists.impressions`) and are never features:
 Times are seconds since 1970. All but the propensity have this meaning only beside `shown_slot`: without it they are
 columns like any other, and a table with propensities was shown in base order.
 
-What the columns alone cannot say stands as JSON in the schema metadata under `seq2slate`: the names of the features
-and, in the item layout, which columns are context. There an empty list is a row without `item_id` and `position`.
+What the columns cannot express is JSON in the schema metadata under `seq2slate`: the names of the features and, in the
+item layout, which columns are context. In the item layout an empty list is a row without `item_id` and `position`.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def join_chunks(schema: Any, batches: Iterable[Any], source: Source) -> ItemList
     lists = chunks[0] if len(chunks) == 1 else ItemLists.concat(chunks)
     if not _rows_are_lists(schema):
         rows = offsets_from_lengths(np.maximum(lists.lengths, 1))
-        _check_lists_stand_together(lists.list_ids, rows, source)
+        _check_contiguous(lists.list_ids, rows, source)
     return lists
 
 
@@ -158,7 +158,7 @@ def _check_schema(schema: Any, source: str) -> None:
             f"list (item_id holds lists) or one row per item; found {', '.join(schema.names) or 'no columns'}"
         )
     if doubled := sorted({name for name in schema.names if schema.names.count(name) > 1}):
-        raise DataError(f"{source}: column {doubled[0]} stands twice")
+        raise DataError(f"{source}: column {doubled[0]} occurs twice")
     try:
         facts = _read_metadata(schema)
         is_newer = facts.get("version", _VERSION) > _VERSION
@@ -265,7 +265,7 @@ def _split_list_rows(rows: Any, source: Source) -> _Columns:
     for name in columns:
         if (name in ("features", *FIELDS) or name in impressions.per_item) and name not in ragged:
             raise DataError(
-                f"{source.name}: {name} holds {columns[name].type}, but each row needs a list with one an item"
+                f"{source.name}: {name} holds {columns[name].type}, but each row needs a list with one value per item"
             )
         if name in impressions.per_list and name in ragged:
             raise DataError(f"{source.name}: {name} holds {columns[name].type}, but each row needs one value")
@@ -282,7 +282,7 @@ def _split_item_rows(rows: Any, source: Source) -> _Columns:
     list_of_row = np.repeat(np.arange(len(starts)), run_lengths)
     row_ids = _list_ids(rows, source)
     list_ids = row_ids.take(pa.array(starts))
-    _check_lists_stand_together(list_ids, starts, source)
+    _check_contiguous(list_ids, starts, source)
 
     def name_row(row: int) -> str:
         return source.at(row, f"list {row_ids[row].as_py()!r}")
@@ -342,7 +342,8 @@ def _constant_in_list(
     return values.take(pa.array(starts))
 
 
-def _check_lists_stand_together(list_ids: Strings, first_rows: IntArray, source: Source) -> None:
+def _check_contiguous(list_ids: Strings, first_rows: IntArray, source: Source) -> None:
+    """Refuse a list whose rows are not consecutive."""
     codes = list_ids.dictionary_encode().indices.to_numpy()
     first_seen = np.unique(codes, return_index=True)[1]
     if len(first_seen) < len(codes):
@@ -377,18 +378,12 @@ def _assemble(columns: _Columns, vector_names: tuple[str, ...], source: str) -> 
             categorical[name] = values
         else:
             raise _unusable(source, name, values)
-    names = tuple(name for block_names, _ in blocks for name in block_names)
-    features = np.empty((int(columns.offsets[-1]), len(names)), dtype=np.float32)
-    column = 0
-    for block_names, block in blocks:
-        features[:, column : column + len(block_names)] = as_float32(block)
-        column += len(block_names)
     lists = ItemLists(
-        features=features,
+        features=_stacked([block for _, block in blocks], int(columns.offsets[-1])),
         offsets=columns.offsets,
         list_ids=columns.list_ids,
         item_ids=as_ids(columns.per_item["item_id"], "item_id", source),
-        feature_names=names,
+        feature_names=[name for names, _ in blocks for name in names],
         categorical=categorical,
         context={
             name: _context(values, name, columns.name_list, source)
@@ -401,6 +396,16 @@ def _assemble(columns: _Columns, vector_names: tuple[str, ...], source: str) -> 
         **fields,
     )
     return lists.checked(columns.name_item, columns.name_list)
+
+
+def _stacked(blocks: list[npt.NDArray[np.floating]], n_items: int) -> FloatArray:
+    """Return blocks of columns (T, …) side by side as float32."""
+    features = np.empty((n_items, sum(block.shape[1] for block in blocks)), dtype=np.float32)
+    column = 0
+    for block in blocks:
+        features[:, column : column + block.shape[1]] = as_float32(block)
+        column += block.shape[1]
+    return features
 
 
 def _vectors(
@@ -540,11 +545,11 @@ def _check_writable(lists: ItemLists, layout: Layout) -> None:
     taken = set(reserved)
     for name in columns:
         if name in taken or name.startswith("__index_level_"):
-            raise DataError(f"two columns named {name!r}, or a name with a meaning of its own; rename one of them")
+            raise DataError(f"two columns named {name!r}, or a reserved name; rename one of them")
         taken.add(name)
     if layout == "items" and len(lists.list_ids.unique()) < len(lists):
         twice = next(count["values"] for count in lists.list_ids.value_counts().to_pylist() if count["counts"] > 1)
-        raise DataError(f"list {twice!r} stands twice, and one row per item cannot tell the two apart; rename one")
+        raise DataError(f"list {twice!r} occurs twice, which one row per item cannot represent; rename one")
 
 
 def with_metadata(table: Any, *, version: int = 1, **facts: Any) -> Any:

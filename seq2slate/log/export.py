@@ -1,8 +1,8 @@
 """The log as lists to train on: one row per impression, in the Parquet layout of `data.tables`.
 
-Items stand in base order with the features they had. A label is 1 for an item that was clicked and 0 for every other,
+Items are in base order with the features they had. A label is 1 for an item that was clicked and 0 for every other,
 also for those that were not shown; `shown_slot` tells the two apart. Everything else that the log knows of an
-impression stands in the columns of `ItemLists.impressions`, which are never features.
+impression is in the columns of `ItemLists.impressions`, which are never features.
 """
 
 from __future__ import annotations
