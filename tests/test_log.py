@@ -196,6 +196,13 @@ def test_what_cannot_be_learned_from_is_refused(change: dict[str, Any], message:
     assert "impression" in str(refused.value)
 
 
+@pytest.mark.parametrize("at", [float("nan"), float("inf")])
+def test_a_click_needs_a_time(log: ImpressionLog, at: float) -> None:
+    log.add_impression(FULL).result()
+    with pytest.raises(DataError, match="click on 'a' of slate 's-1': the time must be finite"):
+        log.add_click("s-1", "a", at)
+
+
 def test_clicks_are_logged_one_by_one(log: ImpressionLog) -> None:
     with pytest.raises(DataError, match="'s-1' has clicks; log them with add_click"):
         log.add_impression(replace(FULL, clicks={2: 5.0}))

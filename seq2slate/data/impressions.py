@@ -182,11 +182,11 @@ class Impressions:
     units: Strings | None = field(default=None, metadata=PER_LIST)
     """(Q,) who saw each list."""
     arms: Strings | None = field(default=None, metadata=PER_LIST)
-    """(Q,)"""
+    """(Q,) the arm of the experiment that the unit was assigned to."""
     times: DoubleArray | None = field(default=None, metadata=PER_LIST)
     """(Q,) when each list was shown, in seconds since 1970."""
     experiments: Strings | None = field(default=None, metadata=PER_LIST)
-    """(Q,)"""
+    """(Q,) the experiment that was running."""
     models: Strings | None = field(default=None, metadata=PER_LIST)
     """(Q,) fingerprint of the model that ordered the slate; null for the base order."""
     fallbacks: Strings | None = field(default=None, metadata=PER_LIST)
@@ -194,7 +194,7 @@ class Impressions:
     drafts: Strings | None = field(default=None, metadata=PER_LIST)
     """(Q,) `Draft.to_json` of an interleaved slate; null for others."""
     latency_ms: DoubleArray | None = field(default=None, metadata=PER_LIST)
-    """(Q,)"""
+    """(Q,) how long the service took, in milliseconds."""
 
     def __post_init__(self) -> None:
         """Bring every column into its type."""
@@ -267,7 +267,6 @@ def lists_from_impressions(impressions: Sequence[Impression], context: Mapping[s
     ([0.0, 0.0, 1.0], [1, -1, 0], [nan, nan, 7.5])
     >>> impressions_from_lists(lists)[0].clicks
     {2: 7.5}
-
     """
     if not impressions:
         raise UsageError("lists_from_impressions needs at least one impression")
@@ -326,7 +325,6 @@ def impressions_from_lists(lists: ItemLists) -> list[Impression]:
 
     Raises:
         DataError: If the lists have no impressions, or lack items that were shown.
-
     """
     return [_impression(one) for one in lists]
 

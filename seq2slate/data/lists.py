@@ -305,7 +305,6 @@ class ItemLists:
         Raises:
             DataError: For a NaN or infinite number, a negative label, a probability outside [0, 1], a missing id, an
                 item id that occurs twice in one list, and what `Impressions.check` refuses.
-
         """
         where, where_list = locate or self.describe_item, locate_list or self._describe_list
         self._check_finite(where, where_list)
@@ -385,7 +384,6 @@ class Padding(NamedTuple):
         Args:
             offsets: (Q + 1,) where each list begins; the last entry is T.
             index: (B,) numbers of the lists, by default all.
-
         """
         starts, ends = (offsets[:-1], offsets[1:]) if index is None else (offsets[index], offsets[index + 1])
         positions = np.arange(int((ends - starts).max(initial=0)))

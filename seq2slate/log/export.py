@@ -31,7 +31,6 @@ def export(
 
     Raises:
         DataError: If there are no such impressions, or their columns changed: then export the log in parts.
-
     """
     chosen = replace(chosen or ImpressionFilter(), without_fallback=BAD_FEATURES)
     if chosen.until is None:  # what a service writes meanwhile is left to the next export
@@ -88,6 +87,7 @@ def _parts(
         try:
             if page[0].columns != columns:
                 raise DataError(f"the columns of impression {page[0].slate_id!r} are new")
-            yield lists_from_impressions(page, context)
+            part = lists_from_impressions(page, context)
         except DataError as error:
             raise DataError(f"{log.name}: {error}: it was just committed, so export again") from error
+        yield part

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import Future
+from math import isfinite
 from time import monotonic, sleep
 from types import TracebackType
 from typing import Self, get_args
@@ -46,7 +47,6 @@ def open_log(
     ...     log.add_impression(slate).result()
     ...     print([log.add_click("s1", item, time.time()).result().name for item in "bba"])
     ['NEW', 'DUPLICATE', 'NOT_SHOWN']
-
     """
     if durability not in get_args(Durability):
         raise UsageError(f'durability must be "process" or "power", got {durability!r}')
@@ -93,6 +93,8 @@ class ImpressionLog(LogReader):
 
     def add_click(self, slate_id: str, item_id: str, at: float) -> Future[ClickOutcome]:
         """Write a click on an item of a slate; the future is resolved after the commit."""
+        if not isfinite(at):
+            raise DataError(f"click on {item_id!r} of slate {slate_id!r}: the time must be finite, got {at}")
         if not is_storable(slate_id):
             unknown: Future[ClickOutcome] = Future()
             unknown.set_result(ClickOutcome.UNKNOWN_SLATE)

@@ -303,7 +303,8 @@ def write_group(
     """
     tally = _Tally()
     impressions = [entry for entry in entries if isinstance(entry, NewImpression)]
-    connection.each(_INSERT_COLUMNS, sorted(map(_columns_row, _columns_in(entries) - known)))
+    if unknown := _columns_in(entries) - known:
+        connection.each(_INSERT_COLUMNS, sorted(map(_columns_row, unknown)))
     _write_impressions(connection, sorted(impressions, key=lambda new: new.impression.slate_id), tally)
     clicks = {number: entry for number, entry in enumerate(entries) if isinstance(entry, NewClick)}
     outcomes = _write_clicks(connection, clicks, tally) if clicks else {}
