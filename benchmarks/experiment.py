@@ -27,10 +27,10 @@ from seq2slate.data.lists import IntArray
 from seq2slate.data.ranker import NO_ITEM, slates_from_scores
 from seq2slate.evaluation.figures import GAIN, LOSS, NEUTRAL, save, themed
 from seq2slate.experiments.analysis import EXPECTED_LIFT, compare
+from seq2slate.experiments.counts import ArmCounts
 from seq2slate.experiments.interleaving import interleave
 from seq2slate.experiments.preference import preference
 from seq2slate.experiments.statistics import Interval
-from seq2slate.log.counts import ArmCounts
 from seq2slate.simulation.click_models import Draws, scan
 
 Doubles = npt.NDArray[np.float64]

@@ -16,7 +16,8 @@ from urllib.request import urlopen
 import numpy as np
 
 from benchmarks.service import served
-from seq2slate.log.store import Impression, open_store
+from seq2slate.data.impressions import Impression
+from seq2slate.log.impression_log import open_log
 from seq2slate.progress import track
 
 UNITS, ITEMS, READS, MOST_PENDING = 200_000, 10, 20, 2000
@@ -46,7 +47,7 @@ def fill(log: str, n: int) -> None:
     """Write impressions of two arms, and clicks on a third of them."""
     rng = np.random.default_rng(0)
     features, items = rng.normal(size=(ITEMS, 4)).astype(np.float32), [f"item-{i}" for i in range(ITEMS)]
-    with open_store(log, capacity=2 * MOST_PENDING) as store:
+    with open_log(log, capacity=2 * MOST_PENDING) as store:
         pending: list[Future[object]] = []
         start = time.time() - n / 100
         for number in track(range(n), "writing"):

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from seq2slate.log.impressions import Impression
-from seq2slate.log.store import Store, StoreError, open_store
+from seq2slate.data.impressions import Impression
+from seq2slate.log.backend import LogError
+from seq2slate.log.impression_log import ImpressionLog, open_log
 
 
 def fresh_database(server: Any) -> str:
@@ -51,20 +52,20 @@ def impression(
 
 def write_until_killed(url: str, name: str, threads: int = 8) -> None:
     """Write impressions and a click on each, and print "s ID" and "c ID" after each acknowledgement."""
-    store = open_store(url)
+    log = open_log(url)
     for number in range(threads):
-        threading.Thread(target=_write, args=(store, f"{name}-{number}"), daemon=True).start()
+        threading.Thread(target=_write, args=(log, f"{name}-{number}"), daemon=True).start()
     while True:
         time.sleep(1)
 
 
-def _write(store: Store, name: str) -> None:
+def _write(log: ImpressionLog, name: str) -> None:
     for number in count():
         one = replace(impression(number), slate_id=f"{name}-{number}")
-        _insist(lambda one=one: store.add_impression(one).result())
+        _insist(lambda one=one: log.add_impression(one).result())
         os.write(1, f"s {one.slate_id}\n".encode())
         item = one.items[one.shown[0]]
-        _insist(lambda one=one, item=item: store.add_click(one.slate_id, item, 1.0).result())
+        _insist(lambda one=one, item=item: log.add_click(one.slate_id, item, 1.0).result())
         os.write(1, f"c {one.slate_id}\n".encode())
 
 
@@ -73,7 +74,7 @@ def _insist(write: Any) -> None:
     while True:
         try:
             write()
-        except StoreError:
+        except LogError:
             time.sleep(0.02)
         else:
             return

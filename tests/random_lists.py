@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from seq2slate.data.impressions import Draft, Impressions
 from seq2slate.data.lists import FloatArray, ItemLists, offsets_from_lengths
 
 ODD_TEXT = ["", " ", "a b", "é#\n", "2016-06-14 04:06:19", "null", "1", "\U0001f3e8", "\u2028", "x\ty"]
@@ -22,7 +23,8 @@ def item_lists(draw: st.DrawFn, *, min_lists: int = 0) -> ItemLists:
     """Lists with any columns: empty lists, no lists, missing labels, missing text, odd names, all of float32."""
     lengths = draw(st.lists(st.sampled_from([0, 0, 1, 1, 2, 3, 30]), min_size=min_lists, max_size=8))
     n_features = draw(st.integers(0, 4))
-    has = draw(st.fixed_dictionaries({name: st.booleans() for name in ("labels", "ids", "names", "fields", "columns")}))
+    optional = ("labels", "ids", "names", "fields", "columns", "impressions")
+    has = draw(st.fixed_dictionaries({name: st.booleans() for name in optional}))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     n_items, n_lists = sum(lengths), len(lengths)
     names = draw(
@@ -37,9 +39,32 @@ def item_lists(draw: st.DrawFn, *, min_lists: int = 0) -> ItemLists:
         feature_names=tuple(names[:n_features]) if has["names"] else (),
         categorical={"colour": some_text(rng, n_items), "brand": some_text(rng, n_items)} if has["columns"] else {},
         context={"city": some_text(rng, n_lists), "hour": rng.standard_normal(n_lists)} if has["columns"] else {},
-        propensities=rng.random(n_items) if has["fields"] else None,
+        impressions=some_impressions(rng, lengths) if has["impressions"] else None,
         relevance=rng.integers(0, 5, n_items) if has["fields"] else None,
         relevance_probability=rng.random(n_items) if has["fields"] else None,
+    )
+
+
+def some_impressions(rng: np.random.Generator, lengths: list[int]) -> Impressions:
+    """Some items of each list in some slots, and any of the other columns."""
+    n_items, n_lists = sum(lengths), len(lengths)
+    slots = np.array([slot for length in lengths for slot in rng.permutation(length)], dtype=np.int64)
+    shown = rng.random(n_items) < 0.7
+    draft = Draft("é", "b", "ab").to_json()
+    columns: dict[str, Any] = {
+        "log_propensities": np.where(shown & (rng.random(n_items) < 0.5), np.log(rng.random(n_items)), 0.0),
+        "clicked_at": np.where(shown & (rng.random(n_items) < 0.3), 1e9 * rng.random(n_items), np.nan),
+        "units": some_text(rng, n_lists),
+        "arms": some_text(rng, n_lists),
+        "times": 1e9 * rng.random(n_lists),
+        "experiments": some_text(rng, n_lists),
+        "models": some_text(rng, n_lists),
+        "fallbacks": some_text(rng, n_lists),
+        "drafts": [draft if rng.random() < 0.5 else None for _ in range(n_lists)],
+        "latency_ms": rng.random(n_lists),
+    }
+    return Impressions(
+        np.where(shown, slots, -1), **{name: values for name, values in columns.items() if rng.random() < 0.8}
     )
 
 
@@ -58,9 +83,15 @@ def some_text(rng: np.random.Generator, n: int) -> Any:
 
 def assert_same_lists(actual: ItemLists, expected: ItemLists) -> None:
     """Every field is the same, numbers bit for bit."""
-    for entry in fields(ItemLists):
+    assert_same_fields(actual, expected)
+
+
+def assert_same_fields(actual: Any, expected: Any) -> None:
+    for entry in fields(expected):
         a, b = getattr(actual, entry.name), getattr(expected, entry.name)
-        if isinstance(b, dict):
+        if is_dataclass(b):
+            assert_same_fields(a, b)
+        elif isinstance(b, dict):
             assert list(a) == list(b), entry.name
             for name in b:
                 assert_same_values(a[name], b[name], name)

@@ -13,12 +13,13 @@ from rich.console import Console
 from scipy import stats
 
 from benchmarks.experiment import run_tests
+from seq2slate.data.impressions import Impression
 from seq2slate.errors import UsageError
 from seq2slate.experiments.analysis import Rate, analyse, compare, parse_weights, sample_ratio
+from seq2slate.experiments.counts import ArmCounts, Counts, Definition, PositionCounts
 from seq2slate.experiments.statistics import any_time_inference
 from seq2slate.experiments.tables import analysis_tables
-from seq2slate.log.counts import ArmCounts, Counts, Definition, PositionCounts
-from seq2slate.log.store import Impression, open_store
+from seq2slate.log.impression_log import open_log
 from tests.test_cli import seq2slate
 
 UNITS = st.lists(
@@ -299,7 +300,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("log") / "log.db"
     rng = np.random.default_rng(5)
     activity, readiness = rng.gamma(1.0, 1.0, 80), rng.beta(1, 3, 80)
-    with open_store(path) as store:
+    with open_log(path) as store:
         for number in range(600):
             unit = int(rng.choice(80, p=activity / activity.sum()))
             arm = "new" if unit % 2 else "base"
@@ -326,28 +327,28 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def raw_units(path: Path) -> dict[str, dict[str, list[int]]]:
     """Slates and clicks of each unit, by arm, counted from the rows."""
     units: dict[str, dict[str, list[int]]] = {"base": {}, "new": {}}
-    with open_store(path) as store:
+    with open_log(path) as store:
         for logged in store.impressions():
-            row = units[logged.impression.arm].setdefault(logged.impression.unit, [0, 0])
+            row = units[logged.arm].setdefault(logged.unit, [0, 0])
             row[0] += 1
             row[1] += len(logged.clicks)
     return units
 
 
 def test_the_running_counts_give_what_the_raw_rows_give(log: Path) -> None:
-    with open_store(log) as store:
+    with open_log(log) as store:
         result = analyse(store.counts("autumn"))
         rows = list(store.impressions())
     units = {arm: np.array(list(found.values())) for arm, found in raw_units(log).items()}
     for arm in ("base", "new"):
         found, table = result.arm(arm), units[arm]
-        mine = [row for row in rows if row.impression.arm == arm]
+        mine = [row for row in rows if row.arm == arm]
         assert (found.units, found.impressions, found.clicks) == (len(table), *table.sum(axis=0).tolist())
-        assert found.fallbacks == sum(row.impression.fallback is not None for row in mine)
-        assert found.clicks_per_item == found.clicks / sum(len(row.impression.shown) for row in mine)
+        assert found.fallbacks == sum(row.fallback is not None for row in mine)
+        assert found.clicks_per_item == found.clicks / sum(len(row.shown) for row in mine)
         for slot in found.positions:
-            shown = [row for row in mine if len(row.impression.shown) >= slot.position]
-            clicks = sum(row.impression.shown[slot.position - 1] in row.clicks for row in shown)
+            shown = [row for row in mine if len(row.shown) >= slot.position]
+            clicks = sum(row.shown[slot.position - 1] in row.clicks for row in shown)
             assert (slot.impressions, slot.clicks) == (len(shown), clicks)
     difference = result.arm("new").against_control
     assert difference is not None
@@ -363,7 +364,7 @@ def test_the_running_counts_give_what_the_raw_rows_give(log: Path) -> None:
 
 
 def test_the_command_prints_the_analysis(log: Path) -> None:
-    with open_store(log) as store:
+    with open_log(log) as store:
         expected = analyse(store.counts("autumn"), weights={"base": 1, "new": 2}, control="new")
     done = seq2slate("experiment", log, "--control", "new", "--weights", "base=1,new=2", "--json")
     assert json.loads(done.out) == json.loads(expected.to_json())
@@ -373,13 +374,13 @@ def test_the_command_prints_the_analysis(log: Path) -> None:
 
 
 def test_the_command_uses_what_the_service_noted(log: Path) -> None:
-    with open_store(log) as store:
+    with open_log(log) as store:
         store.note(Definition("autumn", "new", {"base": 9.0, "new": 1.0})).result()
     found = json.loads(seq2slate("experiment", log, "--json").out)
     assert (found["control"], found["sample_ratio"]["known"], found["sample_ratio"]["mismatch"]) == ("new", True, True)
     chosen = json.loads(seq2slate("experiment", log, "--json", "--control", "base", "--weights", "base=1,new=1").out)
     assert (chosen["control"], chosen["sample_ratio"]["mismatch"]) == ("base", False)
-    with open_store(log) as store:
+    with open_log(log) as store:
         store.note(Definition("autumn", "base", {"base": 1.0, "new": 1.0})).result()
         assert store.definition("autumn") == Definition("autumn", "base", {"base": 1.0, "new": 1.0})
         assert store.definition("spring") is None
@@ -387,7 +388,7 @@ def test_the_command_uses_what_the_service_noted(log: Path) -> None:
 
 def test_the_command_says_what_is_wrong(log: Path, tmp_path: Path) -> None:
     assert "no slates of an experiment 'spring'" in seq2slate("experiment", log, "--experiment", "spring", code=2).err
-    open_store(tmp_path / "empty.db").close()
+    open_log(tmp_path / "empty.db").close()
     assert "--experiment" in seq2slate("experiment", tmp_path / "empty.db", code=2).err
     assert "error" in seq2slate("experiment", tmp_path / "missing.db", code=2).err
 

@@ -19,8 +19,8 @@ from seq2slate.demo.closed_loop import BASE, LIVE, MODEL, SLOTS, TRIAL, agreemen
 from seq2slate.demo.folder import DemoFolder, fresh_folder
 from seq2slate.experiments.analysis import analyse
 from seq2slate.experiments.assignment import read_experiment
-from seq2slate.log.counts import ArmCounts, Counts, PositionCounts
-from seq2slate.log.store import open_store
+from seq2slate.experiments.counts import ArmCounts, Counts, PositionCounts
+from seq2slate.log.impression_log import open_log
 from seq2slate.serving.traffic import ArmTraffic, Traffic
 from seq2slate.simulation.click_models import click_model, simulate_clicks
 from tests.test_cli import seq2slate
@@ -73,16 +73,16 @@ def test_the_model_learns_from_whole_lists_with_the_clicks_of_the_base_order(dem
     assert len(shown) == PAST
     assert shown.labels is not None
     assert shown.labels.sum() == demo.counted(LIVE)[BASE]["clicks"]
-    with open_store(demo.folder.log, create=False) as store:
-        live = [one.impression for one in store.impressions() if one.impression.experiment == LIVE]
+    with open_log(demo.folder.log, create=False) as store:
+        live = [one for one in store.impressions() if one.experiment == LIVE]
     assert all(list(one.shown) == list(range(len(one.items))) for one in live)
     assert {one.slate_id for one in live} == set(shown.list_ids.to_pylist())
 
 
 def test_the_experiment_is_between_two_arms_on_lists_that_were_not_learned_from(demo: Demo) -> None:
     assert [arm.name for arm in read_experiment(demo.folder.experiment).arms] == [BASE, MODEL]
-    with open_store(demo.folder.log, create=False) as store:
-        slates = [one.impression for one in store.impressions()]
+    with open_log(demo.folder.log, create=False) as store:
+        slates = list(store.impressions())
     items = {name: {i for one in slates if one.experiment == name for i in one.items} for name in (LIVE, TRIAL)}
     assert not items[LIVE] & items[TRIAL]
     assert items[TRIAL] == set(read(demo.folder.new_lists).item_ids.to_pylist())
@@ -98,8 +98,8 @@ def test_the_base_arm_gets_the_clicks_that_the_user_gives_its_slots(demo: Demo) 
     clicks = simulate_clicks(click_model("diverse"), new, seed=0)
     assert clicks.labels is not None
     of_item = dict(zip(clicks.item_ids.to_pylist(), clicks.labels.tolist(), strict=True))
-    with open_store(demo.folder.log, create=False) as store:
-        slates = [one.impression for one in store.impressions(arm=BASE) if one.impression.experiment == TRIAL]
+    with open_log(demo.folder.log, create=False) as store:
+        slates = [one for one in store.impressions(arm=BASE) if one.experiment == TRIAL]
     expected = sum(of_item[one.items[i]] for one in slates for i in one.shown)
     assert demo.counted(TRIAL)[BASE]["clicks"] == expected > 0
 

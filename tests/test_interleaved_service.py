@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from seq2slate.data.impressions import Impression
 from seq2slate.data.lists import ItemLists
 from seq2slate.errors import DataError
 from seq2slate.experiments.analysis import analyse
 from seq2slate.experiments.assignment import INTERLEAVED, read_experiment
 from seq2slate.experiments.interleaving import log_propensities
 from seq2slate.experiments.preference import preference
-from seq2slate.log.store import LoggedImpression, open_store
+from seq2slate.log.impression_log import open_log
 from seq2slate.model.backends.runtime import Runtime
 from seq2slate.serving.traffic import Traffic, send_traffic
 from seq2slate.simulation.click_models import click_model
@@ -47,7 +48,7 @@ def lists() -> ItemLists:
 
 
 @pytest.fixture(scope="module")
-def visited(folder: Path, lists: ItemLists) -> tuple[Traffic, list[LoggedImpression]]:
+def visited(folder: Path, lists: ItemLists) -> tuple[Traffic, list[Impression]]:
     """What visitors of the service counted, and what its log has."""
     log = str(folder / "log.db")
     with Service("--experiment", folder / "pair.toml", "--log", log, "--deadline-ms", 5000) as service:
@@ -64,18 +65,17 @@ def visited(folder: Path, lists: ItemLists) -> tuple[Traffic, list[LoggedImpress
         served = service.client.get("/v1/experiment").json()
         page = service.client.get("/").text
         assert service.stop() == 0
-    with open_store(log) as store:
+    with open_log(log) as store:
         assert served == json.loads(analyse(store.counts("pair"), weights={INTERLEAVED: 1.0}).to_json())
         assert f"{served['preferences'][0]['b_clicks']:,}" in page
-        logged = [one for one in store.impressions() if one.impression.fallback is None]
+        logged = [one for one in store.impressions() if one.fallback is None]
     return traffic, logged
 
 
-def test_each_team_places_its_best(visited: tuple[Traffic, list[LoggedImpression]], folder: Path) -> None:
+def test_each_team_places_its_best(visited: tuple[Traffic, list[Impression]], folder: Path) -> None:
     runtime = Runtime.load(folder / "model")
     teams = set()
-    for logged in visited[1]:
-        one = logged.impression
+    for one in visited[1]:
         assert one.draft is not None
         assert (one.arm, one.draft.a, one.draft.b) == (INTERLEAVED, "old", "new")
         rankings = {"a": list(range(len(one.items))), "b": runtime.slate(one.features)[0].tolist()}
@@ -85,23 +85,22 @@ def test_each_team_places_its_best(visited: tuple[Traffic, list[LoggedImpression
             assert sorted(one.draft.teams[start : start + 2]) == ["a", "b"]
         teams.add(one.draft.teams)
         a, b = (ranking[: len(one.shown)] for ranking in rankings.values())
-        assert one.log_propensities == pytest.approx(log_propensities(a, b, list(one.shown)))
+        logs = one.log_propensities or [0.0] * len(one.shown)  # None if every choice was certain
+        assert logs == pytest.approx(log_propensities(a, b, list(one.shown)))
     assert len(teams) > 4  # coins fall both ways
 
 
-def test_clicks_are_credited_to_who_placed_the_item(
-    visited: tuple[Traffic, list[LoggedImpression]], folder: Path
-) -> None:
+def test_clicks_are_credited_to_who_placed_the_item(visited: tuple[Traffic, list[Impression]], folder: Path) -> None:
     traffic, logged = visited
     by_unit: dict[str, list[int]] = {}
     for one in logged:
-        draft, shown = one.impression.draft, list(one.impression.shown)
+        draft, shown = one.draft, list(one.shown)
         assert draft is not None
         for item in one.clicks:
-            by_unit.setdefault(one.impression.unit, [0, 0])["ab".index(draft.teams[shown.index(item)])] += 1
+            by_unit.setdefault(one.unit, [0, 0])["ab".index(draft.teams[shown.index(item)])] += 1
     expected = preference(list(by_unit.values()))
     assert expected.a_clicks + expected.b_clicks == traffic.arms[INTERLEAVED].clicks > 100
-    with open_store(folder / "log.db") as store:
+    with open_log(folder / "log.db") as store:
         analysis = analyse(store.counts("pair"), weights=read_experiment(folder / "pair.toml").weights)
     (found,) = analysis.preferences
     assert (found.a, found.b, found.impressions) == ("old", "new", len(logged))

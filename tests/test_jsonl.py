@@ -63,7 +63,7 @@ BAD_LINES: dict[str, tuple[Any, str]] = {
     "nan": ({**GOOD, "price": [1, float("nan")]}, r"\(list 'a', item 1\): feature 'price' is nan"),
     "null": ({**GOOD, "price": [1, None]}, r"\(list 'a', item 1\): feature 'price' is nan"),
     "negative": ({**GOOD, "label": [0, -1]}, r"\(list 'a', item 1\): label -1 is negative"),
-    "same item": ({**GOOD, "item_id": ["x", "x"]}, r"\(list 'a', item 1\): item 'x' stands twice"),
+    "same item": ({**GOOD, "item_id": ["x", "x"]}, r"\(list 'a', item 1\): item 'x' occurs twice"),
     "type": ({**GOOD, "price": ["cheap", "dear"]}, "price does not fit the lines before it"),
     "not a list": ({**GOOD, "price": 3}, "price does not fit the lines before it"),
     "brackets": ('{"list_id": ' + "[" * 100_000, "not JSON"),

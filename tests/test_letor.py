@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from seq2slate.data.impressions import Impressions
 from seq2slate.data.letor import read_letor, write_letor
 from seq2slate.data.lists import ItemLists, offsets_from_lengths
 from seq2slate.errors import DataError
@@ -116,7 +117,7 @@ BAD_LINES = {
     "nan label": ("nan qid:7 1:1 # docid = b", r"\(list '7'\): the label 'nan' is not a finite number"),
     "huge label": ("1e39 qid:7 1:1 # docid = b", r"\(list '7'\): the label '1e39' is not a finite number"),
     "negative": ("-1 qid:7 1:1 # docid = b", r"\(list '7'\): the label -1 is negative"),
-    "same docid": ("0 qid:7 1:1 # docid = a", r"\(list '7'\): item 'a' stands twice in list '7'"),
+    "same docid": ("0 qid:7 1:1 # docid = a", r"\(list '7'\): item 'a' occurs twice in list '7'"),
     "no docid": ("0 qid:7 1:1", r"\(list '7'\): no docid, though other lines have one"),
     "wide": ("0 qid:7 3:1 # docid = b", r"\(list '7'\): feature 3, but there should be only 2"),
 }
@@ -174,7 +175,7 @@ UNWRITABLE = {
     "feature names": replace(PLAIN, feature_names=("price",)),
     r"categorical columns \(brand\)": replace(PLAIN, categorical={"brand": ["p", "q"]}),
     r"context columns \(city\)": replace(PLAIN, context={"city": ["p", "q"]}),
-    "propensities": replace(PLAIN, propensities=[1, 1]),
+    "impressions": replace(PLAIN, impressions=Impressions(np.arange(2))),
     "relevance": replace(PLAIN, relevance=[1, 1]),
     "relevance probabilities": replace(PLAIN, relevance_probability=[1, 1]),
     "stands twice": replace(PLAIN, list_ids=["a", "a"]),

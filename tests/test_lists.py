@@ -2,7 +2,7 @@
 
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seq2slate.data.batching import MAX_PAIRS, batch_indices, padding_share
-from seq2slate.data.lists import ItemLists, offsets_from_lengths
+from seq2slate.data.impressions import Impressions
+from seq2slate.data.lists import ItemLists, Padding, offsets_from_lengths
 from seq2slate.errors import DataError, UsageError
 
 LENGTHS = st.lists(st.integers(0, 7), min_size=1, max_size=12)
@@ -30,7 +31,13 @@ def marked_lists(lengths: list[int], *, prefix: str = "") -> ItemLists:
         item_ids=[f"i{int(m)}" for m in mark],
         categorical={"colour": [f"c{int(m)}" for m in mark]},
         context={"city": [f"{prefix}town{q}" for q in range(n_lists)], "hour": np.arange(n_lists)},
-        propensities=mark / (n_items + 1),
+        impressions=Impressions(
+            slots=np.arange(n_items)[::-1],
+            log_propensities=-mark.astype(np.float64) / (n_items + 1),
+            clicked_at=mark.astype(np.float64),
+            units=[f"{prefix}u{q}" for q in range(n_lists)],
+            times=np.arange(n_lists, dtype=np.float64),
+        ),
         relevance=mark % 5,
         relevance_probability=mark / (n_items + 2),
     )
@@ -41,8 +48,17 @@ def assert_columns_agree(lists: ItemLists, source: ItemLists) -> None:
     mark = lists.features[:, 0].astype(int)
     assert lists.item_ids.to_pylist() == [f"i{m}" for m in mark]
     assert lists.categorical["colour"].to_pylist() == [f"c{m}" for m in mark]
-    for name in ("features", "labels", "propensities", "relevance", "relevance_probability"):
+    for name in ("features", "labels", "relevance", "relevance_probability"):
         np.testing.assert_array_equal(getattr(lists, name), getattr(source, name)[mark])
+    for name in ("slots", "log_propensities", "clicked_at"):
+        np.testing.assert_array_equal(getattr(lists.impressions, name), getattr(source.impressions, name)[mark])
+    assert lists.impressions is not None
+    assert lists.impressions.units is not None
+    assert lists.impressions.times is not None
+    number = [name.rpartition("q")[2].partition("~")[0] for name in lists.list_ids.to_pylist()]
+    assert [unit.rpartition("u")[2] for unit in lists.impressions.units.to_pylist()] == number
+    assert lists.impressions.times.tolist() == [float(q) for q in number]
+    assert lists.impressions.arms is None
 
 
 @given(LENGTHS, st.data())
@@ -80,10 +96,12 @@ def test_concat_undoes_a_cut(lengths: list[int], cut: int) -> None:
     assert_same(joined, lists)
 
 
-def assert_same(a: ItemLists, b: ItemLists) -> None:
-    for entry in fields(ItemLists):
+def assert_same(a: Any, b: Any) -> None:
+    for entry in fields(a):
         left, right = getattr(a, entry.name), getattr(b, entry.name)
-        if isinstance(left, np.ndarray):
+        if is_dataclass(left):
+            assert_same(left, right)
+        elif isinstance(left, np.ndarray):
             np.testing.assert_array_equal(left, right)
         elif isinstance(left, pa.Array):
             assert left.equals(right), entry.name
@@ -100,6 +118,8 @@ def assert_same(a: ItemLists, b: ItemLists) -> None:
         (lambda x: replace(x, feature_names=("f1", "price")), "feature 'price' where 'f2' should be"),
         (lambda x: replace(x, labels=None), "columns"),
         (lambda x: replace(x, context={}), "columns"),
+        (lambda x: replace(x, impressions=None), "columns .* instead of .*impressions.slots"),
+        (lambda x: replace(x, impressions=replace(x.impressions, units=None)), "impressions.units"),
     ],
 )
 def test_concat_says_which_columns_differ(change: Callable[[ItemLists], ItemLists], said: str) -> None:
@@ -143,7 +163,7 @@ def test_reorder_sorts_each_list_and_keeps_ties_in_place(lengths: list[int], see
 
 def test_reorder_refuses_what_cannot_be_sorted() -> None:
     lists = marked_lists([2, 3])
-    with pytest.raises(DataError, match="list 'q1', item 1 is not a number"):
+    with pytest.raises(DataError, match="list 'q1', item 1 is NaN"):
         lists.reorder([0, 0, 0, np.nan, 0])
     with pytest.raises(DataError, match="one score an item"):
         lists.reorder([0, 1])
@@ -255,12 +275,18 @@ def test_no_lists_and_no_columns_are_fine() -> None:
         ({"categorical": {"colour": ["red"]}}, "colour has 1 values for 3 items"),
         ({"context": {"city": ["Bern"]}}, "city has 1 values for 2 lists"),
         ({"item_ids": [1, 2, 3]}, "must be text"),
+        ({"impressions": Impressions(np.arange(2))}, r"impressions\.slots has 2 values for 3 items"),
+        ({"impressions": Impressions(np.arange(3), units=["a"])}, r"impressions\.units has 1 values for 2 lists"),
     ],
 )
 def test_columns_that_do_not_fit_are_named(arguments: dict[str, Any], said: str) -> None:
     good: dict[str, Any] = {"features": np.zeros((3, 2)), "offsets": [0, 1, 3]}
     with pytest.raises(DataError, match=said):
         ItemLists(**(good | arguments))
+
+
+def shown(**columns: Any) -> dict[str, Any]:
+    return {"impressions": Impressions(**({"slots": [0, 0, 1]} | columns))}
 
 
 @pytest.mark.parametrize(
@@ -270,10 +296,18 @@ def test_columns_that_do_not_fit_are_named(arguments: dict[str, Any], said: str)
         ({"features": [[0], [np.inf], [0]]}, "list '1', item 0: feature 'f1' is inf"),
         ({"labels": [0, -1, 0]}, "list '1', item 0: label -1 is negative"),
         ({"labels": [0, np.nan, 0]}, "list '1', item 0: labels hold nan"),
-        ({"propensities": [0, 1, 2]}, "list '1', item 1: propensities 2 is not between 0 and 1"),
-        ({"propensities": [0, 1, np.nan]}, "list '1', item 1: propensities nan is not between 0 and 1"),
+        (shown(slots=[0, 0, -2]), "list '1', item 1: shown_slot must be 0 or more, or -1"),
+        (shown(slots=[1, 1, 1]), "list '1', item 1: another item of the list was shown in the same slot"),
+        (shown(log_propensities=[0, 0, 2]), "list '1', item 1: the log-propensity must be finite and at most 0"),
+        (shown(log_propensities=[0, 0, np.nan]), "list '1', item 1: the log-propensity must be finite and at most 0"),
+        (shown(log_propensities=[0, -np.inf, 0]), "list '1', item 0: the log-propensity must be finite"),
+        (shown(clicked_at=[np.nan, np.nan, np.inf]), "list '1', item 1: clicked_at must be finite"),
+        (shown(slots=[0, 0, -1], clicked_at=[np.nan, np.nan, 5]), "list '1', item 1: clicked, but not shown"),
+        (shown(times=[1, np.nan]), "list '1': the time of the impression must be finite"),
+        (shown(latency_ms=[np.inf, 1]), "list '0': the latency must be finite"),
+        (shown(drafts=[None, '["a", "b"]']), "list '1': draft must be a JSON list: arm a, arm b, teams"),
         ({"relevance_probability": [0, np.nan, 1]}, "list '1', item 0: relevance_probability nan is not between"),
-        ({"item_ids": ["a", "b", "b"]}, "list '1', item 1: item 'b' stands twice in list '1'"),
+        ({"item_ids": ["a", "b", "b"]}, "list '1', item 1: item 'b' occurs twice in list '1'"),
         ({"item_ids": ["a", None, "b"]}, "list '1', item 0: the item has no item_id"),
         ({"list_ids": ["a", None]}, "list 1 has no list_id"),
         ({"context": {"hour": [1.0, np.nan]}}, "list '1': context column 'hour' is nan"),
@@ -283,6 +317,34 @@ def test_bad_values_are_refused_with_their_place(arguments: dict[str, Any], said
     good: dict[str, Any] = {"features": np.zeros((3, 1)), "offsets": [0, 1, 3]}
     with pytest.raises(DataError, match=said):
         ItemLists(**(good | arguments)).checked()
+
+
+def test_reordering_and_cutting_lists_keeps_the_slot_of_every_item() -> None:
+    lists = ItemLists(np.zeros((3, 1)), [0, 3], item_ids=list("abc"), impressions=Impressions(np.array([1, -1, 0])))
+    for changed, slots in {
+        lists.reorder([1, 2, 3]): {"a": 1, "b": -1, "c": 0},
+        lists.shuffle_items(seed=0): {"a": 1, "b": -1, "c": 0},
+        lists.truncate(2): {"a": 1, "b": -1},
+        lists.batch([0]).lists: {"a": 1, "b": -1, "c": 0},
+    }.items():
+        assert changed.impressions is not None
+        assert dict(zip(changed.item_ids.to_pylist(), changed.impressions.slots.tolist(), strict=True)) == slots
+
+
+@given(LENGTHS, st.data())
+def test_padding_of_chosen_lists(lengths: list[int], data: st.DataObject) -> None:
+    offsets = offsets_from_lengths(np.array(lengths))
+    values = np.arange(offsets[-1] * 2).reshape(-1, 2)
+    chosen = data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=5))
+    padding = Padding.of(offsets, np.array(chosen, dtype=np.int64))
+    padded, by_time = padding.pad(values, fill=-1), padding.pad(values, fill=-1, time_major=True)
+    longest = max((lengths[q] for q in chosen), default=0)
+    assert padded.shape == (len(chosen), longest, 2)
+    np.testing.assert_array_equal(by_time, padded.swapaxes(0, 1))
+    for row, q in enumerate(chosen):
+        assert padding.mask[row].tolist() == [position < lengths[q] for position in range(longest)]
+        np.testing.assert_array_equal(padded[row, : lengths[q]], values[offsets[q] : offsets[q + 1]])
+        assert (padded[row, lengths[q] :] == -1).all()
 
 
 def test_the_same_item_may_stand_in_two_lists() -> None:

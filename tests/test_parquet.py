@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import json
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seq2slate.data import parquet
+from seq2slate.data.impressions import Impressions
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.parquet import from_table, read_parquet, stream_parquet, to_table, write_parquet
 from seq2slate.errors import DataError, UsageError
 from tests.memory import measured_memory
-from tests.random_lists import assert_same_lists, item_lists
+from tests.random_lists import assert_same_fields, assert_same_lists, item_lists
 
 LAYOUTS = st.sampled_from(["lists", "items"])
 SAME_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -39,6 +42,8 @@ ITEM_ROWS: dict[str, Any] = {
     "price": [1.0, 2.0, 3.0, 4.0, 5.0],
     "label": [0.0, 1.0, 0.0, 0.0, 2.0],
 }
+SLOTS: dict[str, Any] = {"shown_slot": [[1, 0], [], [None, 0, -1]]}
+CERTAIN: list[Any] = [[1.0, 1.0], [], [1.0, 1.0, 1.0]]
 
 
 # Round trips
@@ -125,11 +130,98 @@ def test_columns_of_the_list_layout_find_their_place() -> None:
     assert lists.categorical["brand"].to_pylist() == ["p", None, "q", "q", "r"]
     assert lists.context["city"].to_pylist() == ["Rome", None, "Oslo"]
     assert lists.context["hour"].tolist() == [3, 4, 5]
-    assert lists.propensities is not None
-    assert lists.propensities.tolist() == [0.5, 0.25, 1, 0.5, 0.25]
+    assert lists.impressions is not None
+    assert lists.impressions.log_propensities is not None
+    assert lists.impressions.log_propensities.tolist() == np.log([0.5, 0.25, 1, 0.5, 0.25]).tolist()
+    assert lists.impressions.slots.tolist() == [0, 1, 0, 1, 2], "without slots, it was shown in base order"
     assert lists.labels is not None
     assert lists.labels.tolist() == [0, 1, 0, 0, 2]
     assert lists.lengths.tolist() == [2, 0, 3]
+
+
+def test_impressions_have_the_documented_columns(tmp_path: Path) -> None:
+    shown = Impressions(
+        slots=np.array([1, 0, -1]),
+        log_propensities=np.array([-0.1, -2.5, 0]),
+        clicked_at=np.array([np.nan, 7.25, np.nan]),
+        units=["u", "v"],
+        arms=["base", "new"],
+        times=np.array([1.5, 2.5]),
+        experiments=["autumn", "autumn"],
+        models=[None, "f00d"],
+        fallbacks=["deadline", None],
+        drafts=[None, '["base","new","ab"]'],
+        latency_ms=np.array([0.5, 0.75]),
+    )
+    lists = ItemLists(np.ones((3, 0)), [0, 2, 3], impressions=shown)
+    write_parquet(lists, tmp_path / "log.parquet")
+    table = pq.read_table(tmp_path / "log.parquet")
+    assert table.to_pylist()[0] == {
+        "list_id": "0",
+        "item_id": ["0", "1"],
+        "shown_slot": [1, 0],
+        "log_propensity": [-0.1, -2.5],
+        "clicked_at": [None, 7.25],
+        "unit": "u",
+        "arm": "base",
+        "shown_at": 1.5,
+        "experiment": "autumn",
+        "model_fingerprint": None,
+        "fallback": "deadline",
+        "draft": None,
+        "latency_ms": 0.5,
+    }
+    assert json.loads(table.schema.metadata[b"seq2slate"])["version"] == 2, (
+        "older readers must not take them as features"
+    )
+
+
+def test_names_of_impressions_have_their_meaning_beside_slots_only() -> None:
+    mine: dict[str, Any] = {"unit": ["u", "v", "w"], "fallback": [["p", None], [], ["q", "q", "r"]]}
+    lists = from_table(pa.table(LIST_ROWS | mine))
+    assert (lists.impressions, list(lists.context), list(lists.categorical)) == (None, ["unit"], ["fallback"])
+    lists = from_table(pa.table(LIST_ROWS | SLOTS | {"unit": [7, 8, 9], "propensity": [[0.5, 1], [], [None, 0.25, 0]]}))
+    assert (list(lists.context), lists.feature_names) == ([], ("f1", "f2"))
+    assert lists.impressions is not None
+    assert lists.impressions.slots.tolist() == [1, 0, -1, 0, -1], "what is missing was not shown"
+    assert lists.impressions.log_propensities is not None
+    assert np.exp(lists.impressions.log_propensities).tolist() == [0.5, 1, 1, 0.25, 1], "1 for what was not shown"
+    assert lists.impressions.units is not None
+    assert lists.impressions.units.to_pylist() == ["7", "8", "9"]
+
+
+def test_a_column_may_not_have_a_name_of_the_impressions() -> None:
+    lists = ItemLists(np.ones((2, 1)), [0, 2], context={"unit": ["u"]}, categorical={"fallback": ["a", "b"]})
+    assert_same_lists(from_table(to_table(lists)), lists)
+    with pytest.raises(DataError, match="'fallback', or a reserved name"):
+        to_table(replace(lists, impressions=Impressions(np.arange(2))))
+    with pytest.raises(DataError, match="'shown_slot'"):
+        to_table(replace(lists, context={"shown_slot": ["u"]}))
+
+
+def test_a_log_that_was_exported_by_an_older_version_is_read_in_full() -> None:
+    rows = LIST_ROWS | {
+        "propensity": pa.array([[0.5, 0.25], [], [1.0, 1.0, 0.125]], pa.list_(pa.float32())),
+        "experiment": ["mine", "mine", "yours"],
+        "shown_position": pa.array([[1, 0], [], [-1, 1, 0]], pa.list_(pa.int32())),
+        "arm": ["base", "new", "new"],
+        "unit": ["u", "v", "u"],
+        "at": [1.5, 2.5, 3.5],
+    }
+    facts = {"version": 1, "feature_names": ["age", "price"], "aside": ["shown_position", "arm", "unit", "at"]}
+    table = pa.table(rows).replace_schema_metadata({b"seq2slate": json.dumps(facts)})
+    lists = from_table(table)
+    assert lists.feature_names == ("age", "price")
+    assert list(lists.context) == ["experiment"], "a column of the user's own in such a file"
+    expected = Impressions(
+        slots=np.array([1, 0, -1, 1, 0]),
+        log_propensities=np.log([0.5, 0.25, 1, 1, 0.125]),
+        units=["u", "v", "u"],
+        arms=["base", "new", "new"],
+        times=np.array([1.5, 2.5, 3.5]),
+    )
+    assert lists.impressions is not None
+    assert_same_fields(lists.impressions, expected)
 
 
 def test_position_sorts_the_items_of_a_list() -> None:
@@ -226,7 +318,7 @@ def bad_list_rows() -> dict[str, tuple[dict[str, Any], str]]:
         "null item": ({"item_id": [["x", "y"], [], ["x", None, "z"]]}, r"row 2 \(list 'c', item 1\): .*no item_id"),
         "same item": (
             {"item_id": [["x", "y"], [], ["x", "y", "x"]]},
-            r"row 2 \(list 'c', item 2\): item 'x' stands twice",
+            r"row 2 \(list 'c', item 2\): item 'x' occurs twice",
         ),
         "negative": (
             {"label": [[0.0, 1.0], [], [0.0, -1.0, 0.0]]},
@@ -250,12 +342,24 @@ def bad_list_rows() -> dict[str, tuple[dict[str, Any], str]]:
         "flat features": ({"features": [[1.0, 2.0], [], [1.0] * 3]}, r"row 0 .*features must hold a list of numbers"),
         "one label a list": ({"label": [0.0, 1.0, 0.0]}, r"label holds double, but each row needs a list"),
         "one feature a list": ({"features": [0.0, 1.0, 0.0]}, r"features holds double, but each row needs a list"),
-        "context nan": ({"hour": [1.0, 2.0, np.nan]}, r"row 2 \(list 'c'\): context column hour is nan"),
+        "context nan": ({"hour": [1.0, 2.0, np.nan]}, r"row 2 \(list 'c'\): context column 'hour' is nan"),
         "struct": ({"extra": [{"a": 1}] * 3}, r"column extra holds struct.*neither numbers nor text"),
         "float ids": ({"list_id": [1.0, 2.0, 3.0]}, r"list_id must be text or whole numbers, not double"),
+        "slot taken": ({"shown_slot": [[0, 1], [], [0, 0, 1]]}, r"row 2 \(list 'c', item 1\): another item"),
+        "half a slot": (
+            {"shown_slot": [[0, 1], [], [0, 0.5, 1]]},
+            r"row 2 \(list 'c', item 1\): shown_slot 0.5 is not",
+        ),
+        "one slot a list": ({"shown_slot": [0, 1, 2]}, r"shown_slot holds int64, but each row needs a list"),
+        "unit of an item": (SLOTS | {"unit": [["a", "b"], [], ["c"] * 3]}, r"unit holds list.*but each row needs one"),
+        "no time": (
+            SLOTS | {"shown_at": [1, None, 2]},
+            r"row 1 \(list 'b'\): the time of the impression must be finite",
+        ),
+        "both": (SLOTS | {"propensity": CERTAIN, "log_propensity": CERTAIN}, r"both propensity and log_propensity"),
         "propensity": (
             {"propensity": [[0.5, 1.5], [], [1.0] * 3]},
-            r"row 0 \(list 'a', item 1\): propensities 1.5 is not between",
+            r"row 0 \(list 'a', item 1\): propensity 1.5 is not above 0 and at most 1",
         ),
     }
 
@@ -281,7 +385,7 @@ def bad_item_rows() -> dict[str, tuple[dict[str, Any], str]]:
             {"item_id": ["x", "y", "x", None, "z"], "position": [0, 1, 0, None, 2]},
             r"row 3 \(list 'c'\): no item_id and no position.*more rows",
         ),
-        "same item": ({"item_id": ["x", "x", "x", "y", "z"]}, r"row 1 \(list 'a'\): item 'x' stands twice"),
+        "same item": ({"item_id": ["x", "x", "x", "y", "z"]}, r"row 1 \(list 'a'\): item 'x' occurs twice"),
         "nan": ({"price": [1.0, 2.0, np.nan, 4.0, 5.0]}, r"row 2 \(list 'c'\): feature 'price' is nan"),
         "null": ({"price": [1.0, 2.0, None, 4.0, 5.0]}, r"row 2 \(list 'c'\): feature 'price' is nan"),
         "negative": ({"label": [0.0, 1.0, 0.0, -2.0, 0.0]}, r"row 3 \(list 'c'\): label -2 is negative"),
@@ -338,7 +442,7 @@ def test_context_must_not_change_within_a_list() -> None:
     table = to_table(lists, "items")
     cities = pa.array(["Rome", "Rome", "Oslo"])
     changed = table.set_column(table.column_names.index("city"), "city", cities)
-    with pytest.raises(DataError, match=r"row 2 \(list '0'\): context column city changes"):
+    with pytest.raises(DataError, match=r"row 2 \(list '0'\): column city changes"):
         from_table(changed)
 
 
@@ -382,12 +486,12 @@ def test_what_cannot_be_a_table_is_an_error() -> None:
     twice = pa.table(
         [pa.array(["a"]), pa.array(["x"]), pa.array([1]), pa.array([2])], names=["list_id", "item_id", "n", "n"]
     )
-    with pytest.raises(DataError, match="column n stands twice"):
+    with pytest.raises(DataError, match="column n occurs twice"):
         from_table(twice)
 
 
 def test_a_newer_version_of_the_format_is_an_error() -> None:
-    table = pa.table(LIST_ROWS).replace_schema_metadata({"seq2slate": '{"version": 2}'})
+    table = pa.table(LIST_ROWS).replace_schema_metadata({"seq2slate": '{"version": 3}'})
     with pytest.raises(DataError, match="newer version"):
         from_table(table)
 
@@ -412,7 +516,7 @@ def test_item_rows_need_lists_with_ids_of_their_own(tmp_path: Path) -> None:
     lists = ItemLists(np.ones((2, 1)), [0, 1, 2], list_ids=["a", "a"])
     write_parquet(lists, tmp_path / "lists.parquet")
     assert_same_lists(read_parquet(tmp_path / "lists.parquet"), lists)
-    with pytest.raises(DataError, match="list 'a' stands twice"):
+    with pytest.raises(DataError, match="list 'a' occurs twice"):
         write_parquet(lists, tmp_path / "items.parquet", "items")
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from seq2slate.data.lists import ItemLists
 from seq2slate.experiments.assignment import Arm, Experiment
-from seq2slate.log.store import open_store
+from seq2slate.log.impression_log import open_log
 from seq2slate.model.backends.runtime import Runtime
 from seq2slate.model.network import NetworkConfig
 from seq2slate.model.slate_model import SlateModel
@@ -26,7 +26,7 @@ from tests.services import save_model
 
 
 def reranker(folder: Path, load: Callable[[], Deployment], **patience: Any) -> RerankService:
-    return RerankService(load, open_store(folder / "log.db"), Monitor(), Timeouts(**patience))
+    return RerankService(load, open_log(folder / "log.db"), Monitor(), Timeouts(**patience))
 
 
 async def rerank(service: RerankService, **body: Any) -> RerankAnswer:
@@ -132,8 +132,8 @@ def test_a_request_that_is_given_up_leaves_nothing_in_the_queue(tmp_path: Path) 
     asyncio.run(give_up())
     service.close()
     service.close()  # harmless
-    with open_store(tmp_path / "log.db", create=False) as store:
-        assert [logged.impression.items for logged in store.impressions()] == [["first"]]
+    with open_log(tmp_path / "log.db", create=False) as store:
+        assert [logged.items for logged in store.impressions()] == [["first"]]
 
 
 def test_the_application_has_an_answer_for_other_protocols(tmp_path: Path) -> None:

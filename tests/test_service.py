@@ -18,12 +18,13 @@ import httpx
 import numpy as np
 import pytest
 
+from seq2slate.data.impressions import Impression
 from seq2slate.data.lists import ItemLists
 from seq2slate.experiments.assignment import Experiment, read_experiment
-from seq2slate.log.store import LoggedImpression, open_store
+from seq2slate.log.impression_log import open_log
 from seq2slate.serving.keys import add_key
 from tests.services import N_FEATURES, Service, request, save_model
-from tests.test_store import recounted
+from tests.test_log import recounted
 
 ARMS = """
 name = "autumn"
@@ -62,8 +63,8 @@ class Main:
         answer: dict[str, Any] = response.json()
         return answer
 
-    def logged(self, slate_id: str) -> LoggedImpression:
-        with open_store(self.folder / "log.db", create=False) as store:
+    def logged(self, slate_id: str) -> Impression:
+        with open_log(self.folder / "log.db", create=False) as store:
             found = store.get(slate_id)
         assert found is not None
         return found
@@ -113,7 +114,7 @@ def test_a_slate_is_the_models_and_in_the_log_with_all_that_led_to_it(main: Main
     assert answer["items"] == best_slate(main, body, 4) != ["a", "b", "c", "d"]
     assert len(answer["probabilities"]) == 4
     assert all(0 < chance <= 1 for chance in answer["probabilities"])
-    impression = main.logged(answer["slate_id"]).impression
+    impression = main.logged(answer["slate_id"])
     assert [impression.items[item] for item in impression.shown] == answer["items"]
     assert list(impression.items) == [item["id"] for item in body["items"]]
     np.testing.assert_array_equal(impression.features, np.array([i["features"] for i in body["items"]], np.float32))
@@ -139,7 +140,7 @@ def test_columns_are_the_same_as_items(main: Main) -> None:
 def test_the_base_arm_shows_the_order_as_given(main: Main) -> None:
     answer = main.rerank(request(main.unit("control"), k=3, explain=True))
     assert answer == {**answer, "arm": "control", "items": ["a", "b", "c"], "fallback": False, "probabilities": None}
-    assert main.logged(answer["slate_id"]).impression.model is None
+    assert main.logged(answer["slate_id"]).model is None
 
 
 def test_drawn_slates_vary_and_their_propensities_are_logged(main: Main) -> None:
@@ -148,7 +149,7 @@ def test_drawn_slates_vary_and_their_propensities_are_logged(main: Main) -> None
     for _ in range(60):
         answer = main.rerank(request(unit, n=3, k=2, explain=True))
         first[answer["items"][0]] += 1
-        impression = main.logged(answer["slate_id"]).impression
+        impression = main.logged(answer["slate_id"])
         assert impression.log_propensities is not None
         np.testing.assert_allclose(np.exp(impression.log_propensities), answer["probabilities"], rtol=1e-5)
         chance = answer["probabilities"][0]
@@ -216,7 +217,7 @@ def test_bad_features_lead_to_the_base_order(main: Main, arm: str, spoil: Callab
         "reason": "bad-features",
     }
     assert main.metric(counted) == before + 1
-    assert main.logged(answer["slate_id"]).impression.fallback == "bad-features"
+    assert main.logged(answer["slate_id"]).fallback == "bad-features"
     assert main.post("/v1/clicks", {"slate_id": answer["slate_id"], "item": "b"}).json() == {"outcome": "new"}
 
 
@@ -232,7 +233,7 @@ def test_a_context_that_is_not_a_number_is_a_bad_feature(main: Main) -> None:
 def test_a_model_that_fails_leads_to_the_base_order(main: Main) -> None:
     answer = main.rerank(request(main.unit("broken"), k=3))
     assert (answer["items"], answer["fallback"], answer["reason"]) == (["a", "b", "c"], True, "model-error")
-    assert main.logged(answer["slate_id"]).impression.fallback == "model-error"
+    assert main.logged(answer["slate_id"]).fallback == "model-error"
 
 
 def test_a_deadline_that_passes_leads_to_the_base_order(strict: "Strict") -> None:
@@ -263,7 +264,7 @@ def test_forged_replayed_and_crossed_clicks_change_nothing(main: Main) -> None:
         assert (response.status_code, response.json()) == (status, answer)
     assert main.logged(one["slate_id"]).clicks == first
     assert not main.logged(other["slate_id"]).clicks
-    with open_store(main.folder / "log.db", create=False) as store:
+    with open_log(main.folder / "log.db", create=False) as store:
         assert store.counts("autumn").arms == recounted(store, "autumn")
 
 
@@ -364,7 +365,7 @@ def test_a_replaced_model_is_picked_up_without_dropping_a_request(main: Main) ->
     assert {answer.status_code for answer in answers} == {200}
     assert {tuple(answer.json()["items"]) for answer in answers} == {tuple(old), tuple(new)}
     assert not any(answer.json()["fallback"] for answer in answers)
-    assert main.logged(main.rerank(body)["slate_id"]).impression.model == response.json()["models"]["treated"]
+    assert main.logged(main.rerank(body)["slate_id"]).model == response.json()["models"]["treated"]
 
 
 def test_sighup_reloads_too(main: Main) -> None:
@@ -384,7 +385,7 @@ def test_a_reload_reads_the_experiment_too(main: Main) -> None:
         assert main.post("/v1/admin/reload", None).json()["experiment"] == "winter"
         arm = read_experiment(file).assign(unit).name
         answer = main.rerank(request(unit))
-        assert (answer["arm"], main.logged(answer["slate_id"]).impression.experiment) == (arm, "winter")
+        assert (answer["arm"], main.logged(answer["slate_id"]).experiment) == (arm, "winter")
         file.write_text("name = 1")
         response = main.post("/v1/admin/reload", None)
         assert (response.status_code, "experiment.toml" in response.json()["error"]) == (409, True)
@@ -577,8 +578,8 @@ def test_a_full_disk_refuses_cleanly_and_recovers(strict: Strict) -> None:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (unlimited, unlimited))
     _wait_until(lambda: strict.post("/v1/clicks", click).status_code == 200)
     acknowledged = [strict.post("/v1/rerank", request("after", n=3)).json()["slate_id"] for _ in range(3)]
-    with open_store(strict.folder / "log.db", create=False) as store:
-        found = {logged.impression.slate_id: logged for logged in store.impressions()}
+    with open_log(strict.folder / "log.db", create=False) as store:
+        found = {logged.slate_id: logged for logged in store.impressions()}
     assert {slate["slate_id"], *acknowledged} <= set(found)
     assert list(found[slate["slate_id"]].clicks) == [0]
 
@@ -603,7 +604,7 @@ def test_a_log_that_is_full_or_hangs_and_a_stop_that_drains(tmp_path: Path) -> N
         answer = _answer_during_stop(service, body)
         assert service.process.wait(timeout=30) == 0
     assert sorted(path.name for path in tmp_path.glob("log.db*")) == ["log.db"], "the write-ahead log is folded in"
-    with open_store(tmp_path / "log.db", create=False) as store:
+    with open_log(tmp_path / "log.db", create=False) as store:
         assert store.get(answer["slate_id"]) is not None
 
 

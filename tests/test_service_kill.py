@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from seq2slate.log.store import open_store
+from seq2slate.log.impression_log import open_log
 from tests.logs import fresh_database
 from tests.services import N_FEATURES, Service, request, save_model
-from tests.test_store import recounted
+from tests.test_log import recounted
 
 pytestmark = pytest.mark.slow
 KILLS, CLIENTS = 20, 6
@@ -79,20 +79,20 @@ def check(url: str, loads: list[Load]) -> None:
     slates = {slate: unit for load in loads for slate, unit in load.slates.items()}
     clicks = {slate: item for load in loads for slate, item in load.clicks.items()}
     sent = {unit for load in loads for unit in load.sent}
-    with open_store(url, create=False) as store:
+    with open_log(url, create=False) as store:
         logged = list(store.impressions())
         counts, again = store.counts("default").arms, recounted(store, "default")
-    units = Counter(one.impression.unit for one in logged)
+    units = Counter(one.unit for one in logged)
     assert set(units.values()) == {1}
     assert set(units) <= sent
-    found = {one.impression.slate_id: one for one in logged}
+    found = {one.slate_id: one for one in logged}
     assert len(found) == len(logged)
-    assert {slate: found[slate].impression.unit for slate in slates} == slates
+    assert {slate: found[slate].unit for slate in slates} == slates
     for slate, item in clicks.items():
-        assert [found[slate].impression.items[index] for index in found[slate].clicks] == [item]
+        assert [found[slate].items[index] for index in found[slate].clicks] == [item]
     for one in logged:
-        assert one.impression.features.shape == (6, N_FEATURES)
-        assert len(one.impression.shown) == 3
+        assert one.features.shape == (6, N_FEATURES)
+        assert len(one.shown) == 3
         assert len(one.clicks) <= 1
     assert counts == again
 

@@ -73,7 +73,7 @@ def test_nothing_but_the_features_says_what_is_behind_them() -> None:
     assert lists.feature_names == ("f1", "f2", "f3", "f4", "f5")
     assert not lists.categorical
     assert not lists.context
-    assert lists.propensities is None
+    assert lists.impressions is None
     assert lists.relevance is None
 
 

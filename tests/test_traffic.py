@@ -20,15 +20,15 @@ from typing import Any
 
 import httpx
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
 from seq2slate.data.files import read, write
+from seq2slate.data.impressions import Impression
 from seq2slate.data.lists import ItemLists, offsets_from_lengths
 from seq2slate.errors import DataError, UsageError
 from seq2slate.log.export import export
-from seq2slate.log.store import LoggedImpression, open_store
+from seq2slate.log.impression_log import open_log
 from seq2slate.model.network import NetworkConfig
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.serving.keys import add_key
@@ -85,7 +85,7 @@ class Visited:
         sizes: dict[str, Any] = {"requests": REQUESTS, "concurrency": concurrency, "k": K, "units": UNITS}
         self.traffic = send_traffic(self.service.url, self.lists, SimilarClicks(), seed=SEED, key=self.key, **sizes)
         self.counted = counted(self.log)
-        with open_store(self.log, create=False) as store:
+        with open_log(self.log, create=False) as store:
             self.logged = list(store.impressions())
             export(store, self.log.with_suffix(".parquet"))
 
@@ -120,7 +120,7 @@ def crowded(services: dict[str, Visited]) -> Visited:
 
 def counted(log: Path) -> dict[str, ArmTraffic]:
     """What the log itself has counted."""
-    with open_store(log, create=False) as store:
+    with open_log(log, create=False) as store:
         arms = store.counts("autumn").arms
     return {
         name: ArmTraffic(
@@ -153,20 +153,18 @@ def test_the_visitors_counted_what_the_log_counted(visited: Visited) -> None:
 
 
 def test_the_visitors_counted_what_the_exported_log_says(visited: Visited) -> None:
-    path = visited.log.with_suffix(".parquet")
-    aside = pq.read_table(path, columns=["arm", "shown_position"])
-    arms, shown = aside["arm"].to_pylist(), aside["shown_position"].to_pylist()
-    lists = read(path)
-    assert lists.labels is not None
+    lists = read(visited.log.with_suffix(".parquet"))
+    assert lists.impressions is not None
+    assert lists.impressions.arms is not None
+    arms = np.array(lists.impressions.arms.to_pylist())
     for name, arm in visited.traffic.arms.items():
-        numbers = [number for number, one in enumerate(arms) if one == name]
-        impressions = Counter(slot for number in numbers for slot in shown[number] if slot >= 0)
-        clicks: Counter[int] = Counter()
-        for number in numbers:
-            labels = lists.labels[lists.offsets[number] : lists.offsets[number + 1]].tolist()
-            clicks.update(slot for slot, label in zip(shown[number], labels, strict=True) if label)
-        slots = tuple(SlotTraffic(impressions[slot], clicks[slot]) for slot in range(K))
-        assert arm == ArmTraffic(len(numbers), clicks.total(), 0, slots)
+        of_arm = lists[arms == name]
+        assert of_arm.impressions is not None
+        assert of_arm.labels is not None
+        shown, clicked = of_arm.impressions.slots, of_arm.impressions.slots[of_arm.labels > 0]
+        slots = tuple(SlotTraffic((shown == slot).sum(), (clicked == slot).sum()) for slot in range(K))
+        assert arm == ArmTraffic(len(of_arm), len(clicked), 0, slots)
+        assert (clicked >= 0).all()
 
 
 def test_concurrency_and_refusals_change_nothing(services: dict[str, Visited]) -> None:
@@ -180,7 +178,7 @@ def test_clicks_are_those_of_the_user_with_the_draws_of_each_request(alone: Visi
     """One by one, the visitors' slates stand in the log in the order of their numbers."""
     assert alone.lists.labels is not None
     for number, logged in enumerate(alone.logged):
-        shown = list(logged.impression.shown)
+        shown = list(logged.shown)
         one = alone.lists[list_of(logged)]
         draws = np.random.default_rng((SEED, number)).random((len(shown), 2))
         assert one.labels is not None
@@ -196,14 +194,14 @@ def test_clicks_are_those_of_the_user_with_the_draws_of_each_request(alone: Visi
         assert [item in logged.clicks for item in shown] == expected, number
 
 
-def list_of(logged: LoggedImpression) -> int:
-    return int(logged.impression.items[0].partition("/")[0])
+def list_of(logged: Impression) -> int:
+    return int(logged.items[0].partition("/")[0])
 
 
 def test_slates_are_the_models_and_requests_carry_every_column(alone: Visited) -> None:
     slates = alone.model.rerank(alone.lists, k=K)
     for logged in alone.logged:
-        one, number = logged.impression, list_of(logged)
+        one, number = logged, list_of(logged)
         expected = alone.lists[number]
         shown = [one.items[item] for item in one.shown]
         assert shown == (slates[number].item_ids if one.arm == "treated" else expected.item_ids.to_pylist()[:K])
@@ -221,7 +219,7 @@ def test_lists_come_in_turn_and_units_at_random(alone: Visited) -> None:
     assert max(shown.values()) - min(shown.values()) <= 1
     first = [list_of(logged) for logged in alone.logged[: len(shown)]]
     assert sorted(first) != first, "their order is random"
-    units = Counter(logged.impression.unit for logged in alone.logged)
+    units = Counter(logged.unit for logged in alone.logged)
     assert set(units) <= {f"visitor-{number}" for number in range(UNITS)}
     assert len(units) > UNITS / 2
     assert max(units.values()) > min(units.values())

@@ -17,14 +17,14 @@ import httpx
 import numpy as np
 import pytest
 
+from seq2slate.data.impressions import Draft, Impression
 from seq2slate.data.lists import ItemLists
 from seq2slate.experiments.analysis import Analysis, analyse
 from seq2slate.experiments.assignment import Arm, Experiment, read_experiment
+from seq2slate.experiments.counts import ArmCounts, Counts, Definition, DraftCounts, MinuteCounts, PositionCounts
 from seq2slate.experiments.statistics import MIN_UNITS
 from seq2slate.html import Html, element
-from seq2slate.log.counts import ArmCounts, Counts, Definition, DraftCounts, MinuteCounts, PositionCounts
-from seq2slate.log.impressions import Draft, Impression, LoggedImpression
-from seq2slate.log.store import open_store
+from seq2slate.log.impression_log import open_log
 from seq2slate.serving.deployment import Deployment, load_deployment
 from seq2slate.serving.keys import add_key
 from seq2slate.serving.web import charts, pages, verdict
@@ -163,7 +163,7 @@ def test_headings_stand_in_order_and_the_landmarks_are_there(site: Site) -> None
 
 def test_an_experiment_in_words_and_numbers(site: Site) -> None:
     page = text_of(site.get(experiment_path("summer")).text)
-    with open_store(site.log, create=False) as store:
+    with open_log(site.log, create=False) as store:
         found = analyse(store.counts("summer")).arm("treated")
     assert found.against_control is not None
     more = f"{100 * found.against_control.lift:.1f}% more clicks"
@@ -179,14 +179,14 @@ def test_an_experiment_in_words_and_numbers(site: Site) -> None:
 def test_the_served_experiment_with_its_models_and_a_refresh(site: Site) -> None:
     with_model = site.post("/v1/rerank", request(site.unit("treated"), seed=5))
     site.post("/v1/rerank", request(site.unit("broken"), seed=5))
-    with open_store(site.log, create=False) as store:
+    with open_log(site.log, create=False) as store:
         logged = store.get(with_model["slate_id"])
     assert logged is not None
     response = site.get("/?refresh=10")
     assert '<meta http-equiv="refresh" content="10">' in response.text
     assert 'http-equiv="refresh"' not in site.get("/").text
     page = text_of(response.text)
-    assert f"treated {logged.impression.model}" in page
+    assert f"treated {logged.model}" in page
     assert "control base order" in page
     assert "100% of the slates of broken fell back to the base order." in page
     assert "Stop refreshing" in page
@@ -197,7 +197,7 @@ def test_the_served_experiment_with_its_models_and_a_refresh(site: Site) -> None
 def test_the_json_is_the_analysis_of_the_log(site: Site) -> None:
     site.post("/v1/rerank", request(site.unit("drawn")))
     weights = {"control": 2.0, "treated": 2.0, "drawn": 1.0, "broken": 1.0}
-    with open_store(site.log, create=False) as store:
+    with open_log(site.log, create=False) as store:
         assert site.get("/v1/experiment?experiment=summer").text == analyse(store.counts("summer")).to_json()
         answer, counts = site.get("/v1/experiment").json(), store.counts("autumn")
         sample_ratio = analyse(counts, control=next(iter(counts.arms)), weights=weights).sample_ratio
@@ -302,7 +302,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
 
 
 def test_an_empty_log_shows_the_arms_that_will_be_served(deployment: Deployment, tmp_path: Path) -> None:
-    with open_store(tmp_path / "log.db") as store:
+    with open_log(tmp_path / "log.db") as store:
         source = Source(store, deployment)
         overview = read_overview(source)
         assert overview is not None
@@ -319,7 +319,7 @@ def test_an_empty_log_shows_the_arms_that_will_be_served(deployment: Deployment,
 def test_the_control_is_the_base_order_where_no_arm_has_a_usual_name(tmp_path: Path, deployment: Deployment) -> None:
     arms = (Arm("old"), Arm("as given", model="base"), Arm("new"))
     other = Deployment(Experiment("names", arms), deployment.models)
-    with open_store(tmp_path / "log.db") as store:
+    with open_log(tmp_path / "log.db") as store:
         analysis = analysis_of(Source(store, other))
         assert analysis is not None
         assert analysis.control == "as given"
@@ -331,7 +331,7 @@ def test_the_control_is_the_base_order_where_no_arm_has_a_usual_name(tmp_path: P
 
 def test_an_experiment_of_before_is_read_as_the_service_noted_it(tmp_path: Path, deployment: Deployment) -> None:
     simulate(tmp_path / "log.db", "spring", {"a": 0.2, "b": 0.3}, 60)
-    with open_store(tmp_path / "log.db", create=False) as store:
+    with open_log(tmp_path / "log.db", create=False) as store:
         source = Source(store, deployment)
         before = analysis_of(source, "spring")
         assert before is not None
@@ -351,7 +351,7 @@ def test_an_experiment_of_before_is_read_as_the_service_noted_it(tmp_path: Path,
 
 def test_an_arm_that_is_no_longer_served_keeps_its_numbers(tmp_path: Path, deployment: Deployment) -> None:
     simulate(tmp_path / "log.db", "autumn", {"control": 0.2, "gone": 0.3}, 60)
-    with open_store(tmp_path / "log.db", create=False) as store:
+    with open_log(tmp_path / "log.db", create=False) as store:
         source = Source(store, deployment)
         overview = read_overview(source)
         page = text_of(pages.experiment(source, {}).text)
@@ -362,7 +362,7 @@ def test_an_arm_that_is_no_longer_served_keeps_its_numbers(tmp_path: Path, deplo
 
 
 def test_a_log_that_does_not_answer_is_a_page_too(deployment: Deployment, tmp_path: Path) -> None:
-    with open_store(tmp_path / "log.db") as store:
+    with open_log(tmp_path / "log.db") as store:
         (tmp_path / "log.db").unlink()
         for maker in (pages.experiment, pages.slates, pages.slate):
             page = pages.make(maker, Source(store, deployment), {"slate_id": "x"})
@@ -414,7 +414,7 @@ def test_nothing_is_said_of_an_arm_with_few_units() -> None:
 def test_sentence_table_and_chart_say_the_same_of_several_arms(tmp_path: Path, deployment: Deployment) -> None:
     """The p of the sentence is that of the analysis, which holds for all comparisons together already."""
     simulate(tmp_path / "log.db", "three", {"control": 0.2, "one": 0.2, "two": 0.2}, 900)
-    with open_store(tmp_path / "log.db", create=False) as store:
+    with open_log(tmp_path / "log.db", create=False) as store:
         source = Source(store, deployment)
         analysis = analysis_of(source, "three")
         page = text_of(pages.experiment(source, {"experiment": "three"}).text)
@@ -511,18 +511,18 @@ def test_an_axis_covers_its_values_with_few_round_ticks(low: float, high: float)
     assert len({text for _, text in axis.ticks}) == len(axis.ticks)
 
 
-def logged(n: int, shown: list[int], clicks: tuple[int, ...] = (), **more: Any) -> LoggedImpression:
+def logged(n: int, shown: list[int], clicks: tuple[int, ...] = (), **more: Any) -> Impression:
     features = np.random.default_rng(0).normal(size=(n, N_FEATURES)).astype(np.float32)
     items = [f"item {number}" for number in range(n)]
-    slate = Impression("s1", 1e9, "user", "autumn", "treated", items, shown, features, 1.0, **more)
-    return LoggedImpression(slate, dict.fromkeys(clicks, 1e9))
+    more["clicks"] = dict.fromkeys(clicks, 1e9)
+    return Impression("s1", 1e9, "user", "autumn", "treated", items, shown, features, 1.0, **more)
 
 
 def test_a_long_list_is_cut_and_says_so(deployment: Deployment) -> None:
     model = deployment.models["treated"].fingerprint
     shown = [*range(999, 899, -1)]
     one = logged(1000, shown, model=model)
-    attention = attention_of(deployment, one.impression)
+    attention = attention_of(deployment, one)
     assert isinstance(attention, Attention)
     assert attention.probabilities.shape == (100, 1000)
     np.testing.assert_allclose(attention.probabilities.sum(1), 1, atol=1e-4)
@@ -536,18 +536,18 @@ def test_a_long_list_is_cut_and_says_so(deployment: Deployment) -> None:
 
 
 def test_slates_whose_model_is_gone_or_cannot_read_them_say_so(deployment: Deployment) -> None:
-    found = attention_of(deployment, logged(3, [1, 0], model="0123456789abcdef").impression)
+    found = attention_of(deployment, logged(3, [1, 0], model="0123456789abcdef"))
     assert found == (
         "The model that ordered this slate, 0123456789abcdef, is no longer served: its probabilities are not known."
     )
     model = deployment.models["treated"].fingerprint
-    narrow = replace(logged(3, [1, 0], model=model).impression, features=np.ones((3, 1), np.float32), feature_names=())
+    narrow = replace(logged(3, [1, 0], model=model), features=np.ones((3, 1), np.float32), feature_names=())
     assert str(attention_of(deployment, narrow)).startswith("The model cannot read this slate again: ")
 
 
 def test_a_shared_slate_says_who_placed_what(deployment: Deployment) -> None:
     one = logged(4, [2, 0, 3], model="x+base", draft=Draft("old", "new", "bab"))
-    text = text_of(slate_page(one, attention_of(deployment, one.impression), 0).text)
+    text = text_of(slate_page(one, attention_of(deployment, one), 0).text)
     assert "Two arms shared this slate" in text
     assert re.search(r"1 item 2 \S+ – new 2 item 0 ↓1 – old 3 item 3 new, from 4 – new", text)
 
@@ -557,9 +557,9 @@ def test_an_experiment_of_shared_slates_says_who_is_preferred(deployment: Deploy
     arms = (Arm("old", model="base"), Arm("new", model=None))
     models = {"new": deployment.models["treated"]}
     shared = Deployment(Experiment("pair", arms, kind="interleaving"), models)
-    with open_store(tmp_path / "log.db") as store:
+    with open_log(tmp_path / "log.db") as store:
         for number in range(200):
-            one = logged(3, [1, 0, 2], draft=Draft("old", "new", "bab")).impression
+            one = logged(3, [1, 0, 2], draft=Draft("old", "new", "bab"))
             about: dict[str, Any] = {"slate_id": f"s{number}", "unit": f"u{number}"}
             store.add_impression(replace(one, at=time.time(), experiment="pair", arm="interleaved", **about)).result()
             for item in ("item 1", "item 0") if number % 4 == 0 else ("item 1",):

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from seq2slate.data.impressions import Draft, Impression
 from seq2slate.experiments.assignment import INTERLEAVED, Arm, Experiment
-from seq2slate.log.impressions import Draft, Impression
-from seq2slate.log.store import open_store
+from seq2slate.log.impression_log import open_log
 
 HTML = '<script>alert("1")</script><img src=x onerror=alert(2)>'
 LONG = "ab1-" * 50
@@ -56,7 +56,7 @@ def simulate_pair(log: Path, name: str, a: float, b: float, n_slates: int, *, se
 def _write(log: Path, slates: Iterable[tuple[Impression, Any]], rng: np.random.Generator) -> None:
     """Write slates, each with the rates (K,) of its items, and the clicks that these give."""
     clicks: list[tuple[str, str]] = []
-    with open_store(log) as store:
+    with open_log(log) as store:
         waiting: list[Future[Any]] = []
         for slate, rates in slates:
             waiting.append(store.add_impression(slate))

@@ -142,15 +142,15 @@ def experiment(
     """Compare the arms of a live experiment: click-through rates, and differences that may be looked at any time."""
     from seq2slate.experiments.analysis import analyse, parse_weights
     from seq2slate.experiments.tables import analysis_tables
-    from seq2slate.log.store import open_store
+    from seq2slate.log.impression_log import open_log
 
     shares = None if weights is None else parse_weights(weights)
-    with open_store(log, create=False) as store:
+    with open_log(log, create=False) as store:
         if name is None:
             latest = store.recent(1)
             if not latest:
                 raise UsageError(f"{store.name}: there are no slates to tell the experiment from: give --experiment")
-            name = latest[0].impression.experiment
+            name = latest[0].experiment
         counts, noted = store.counts(name), store.definition(name)
     if noted is not None:
         control = control or (noted.control if noted.control in counts.arms else None)
@@ -176,14 +176,14 @@ def export_log(
     """
     from seq2slate.log.export import export as write_log
     from seq2slate.log.export import parse_time
-    from seq2slate.log.reading import Range
-    from seq2slate.log.store import open_store
+    from seq2slate.log.impression_log import open_log
+    from seq2slate.log.reading import ImpressionFilter
 
     if out.suffix != ".parquet":
         raise UsageError(f"{out}: a log is exported to a .parquet file")
     first, last = (None if text is None else parse_time(text) for text in (since, until))
-    with open_store(log, create=False) as store:
-        total = write_log(store, out, Range(first, last, arm))
+    with open_log(log, create=False) as store:
+        total = write_log(store, out, ImpressionFilter(first, last, arm))
     typer.echo(f"{out}: {total:,} lists")
 
 
@@ -194,9 +194,9 @@ def prune_log(
 ) -> None:
     """Delete old slates and their clicks from a log; the counts of the experiments stay as they are."""
     from seq2slate.log.export import parse_time
-    from seq2slate.log.store import open_store
+    from seq2slate.log.impression_log import open_log
 
-    with open_store(log, create=False) as store:
+    with open_log(log, create=False) as store:
         total = store.prune(parse_time(before))
     typer.echo(f"{store.name}: {total:,} slates deleted")
 

@@ -1,22 +1,44 @@
-"""What an Arrow column holds, and its values as NumPy arrays.
+"""Which column of a table is what, and its values as NumPy arrays.
 
 A column holds numbers, text or lists. Booleans, dates, times and decimals are numbers: a moment is the seconds since
-1970, a duration is in seconds, a time of day is the seconds since midnight.
+1970, a duration is in seconds, a time of day is the seconds since midnight. `FIELDS` and `ImpressionColumns` are the
+names with a meaning of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seq2slate.data.lists import FloatArray, IntArray
+from seq2slate.data.impressions import NOT_SHOWN, DoubleArray, Impressions
+from seq2slate.data.lists import FloatArray, IntArray, Strings
 from seq2slate.errors import DataError
 
+FIELDS = {"label": "labels", "relevance": "relevance", "relevance_probability": "relevance_probability"}
+"""Columns with one value an item, and the fields of ItemLists that hold them."""
+
+_SLOT, _PROPENSITY, _LOG_PROPENSITY = "shown_slot", "propensity", "log_propensity"
+_PER_ITEM = {_SLOT: "slots", _LOG_PROPENSITY: "log_propensities", "clicked_at": "clicked_at"}
+_PER_LIST = {
+    "unit": "units",
+    "arm": "arms",
+    "shown_at": "times",
+    "experiment": "experiments",
+    "model_fingerprint": "models",
+    "fallback": "fallbacks",
+    "draft": "drafts",
+    "latency_ms": "latency_ms",
+}
+"""The columns of impressions, and the fields of Impressions that hold them."""
+_PER_ITEM_BEFORE_SLOTS = {"shown_position": "slots", _PROPENSITY: _PROPENSITY}
+_PER_LIST_BEFORE_SLOTS = {"unit": "units", "arm": "arms", "at": "times"}
+"""The same in logs that were exported before `shown_slot` had its name."""
+_NUMBERS_PER_LIST = ("times", "latency_ms")
 _LARGEST = np.finfo(np.float32).max
 _NUMBER_CHECKS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
 _TEXT_CHECKS = (
@@ -35,13 +57,13 @@ def is_list(kind: Any) -> bool:
 
 
 def is_number(kind: Any) -> bool:
-    """Say whether a type stands for a number."""
+    """Say whether a type is numeric, dates and times included."""
     is_time = pa.types.is_temporal(kind) and not pa.types.is_interval(kind)
     return bool(is_time or any(check(kind) for check in _NUMBER_CHECKS))
 
 
 def is_text(kind: Any) -> bool:
-    """Say whether a type stands for text."""
+    """Say whether a type is text."""
     return any(check(kind) for check in _TEXT_CHECKS)
 
 
@@ -90,3 +112,110 @@ def as_float32(values: npt.NDArray[np.floating]) -> FloatArray:
     beyond = np.isinf(narrow) & np.isfinite(values)
     narrow[beyond] = np.copysign(_LARGEST, values[beyond])
     return narrow
+
+
+def as_ids(values: Any, name: str, source: str) -> Strings:
+    """Return text, or whole numbers as text."""
+    if not (is_text(values.type) or pa.types.is_integer(values.type)):
+        raise DataError(f"{source}: {name} must be text or whole numbers, not {values.type}")
+    return values.cast(pa.large_string())
+
+
+# Impressions
+
+
+class ImpressionColumns(NamedTuple):
+    """The columns of a table that hold impressions, each with the field of Impressions that it becomes.
+
+    `propensity` is the one exception: it is converted to log-propensities.
+    """
+
+    per_item: Mapping[str, str]
+    per_list: Mapping[str, str]
+
+    @classmethod
+    def of(cls, names: Iterable[str], *, before_slots: bool = False) -> ImpressionColumns:
+        """Return those among the columns of a table; without `shown_slot` only a propensity is one.
+
+        >>> ImpressionColumns.of(["item_id", "shown_slot", "unit"])
+        ImpressionColumns(per_item={'shown_slot': 'slots'}, per_list={'unit': 'units'})
+        >>> ImpressionColumns.of(["item_id", "propensity", "unit"])
+        ImpressionColumns(per_item={'propensity': 'propensity'}, per_list={})
+        """
+        names = list(names)
+        per_item, per_list = {**_PER_ITEM, _PROPENSITY: _PROPENSITY}, _PER_LIST
+        if before_slots:
+            per_item, per_list = _PER_ITEM_BEFORE_SLOTS, _PER_LIST_BEFORE_SLOTS
+        elif _SLOT not in names:
+            per_item, per_list = {name: per_item[name] for name in (_PROPENSITY, _LOG_PROPENSITY)}, {}
+        return cls(*({name: known[name] for name in names if name in known} for known in (per_item, per_list)))
+
+    def read(
+        self,
+        columns: Mapping[str, Any],
+        offsets: IntArray,
+        name_item: Callable[[int], str],
+        name_list: Callable[[int], str],
+        source: str,
+    ) -> Impressions | None:
+        """Return the impressions in these columns, if any; what has propensities only was shown in base order."""
+        if not self.per_item:
+            return None
+        if _PROPENSITY in self.per_item and _LOG_PROPENSITY in self.per_item:
+            raise DataError(f"{source}: both {_PROPENSITY} and {_LOG_PROPENSITY}; keep one of them")
+        found: dict[str, Any] = {
+            field: _as_doubles(columns[name], name, name_item) for name, field in self.per_item.items()
+        }
+        for name, field in self.per_list.items():
+            is_number = field in _NUMBERS_PER_LIST
+            values = columns[name]
+            found[field] = _as_doubles(values, name, name_list) if is_number else as_ids(values, name, source)
+        if "slots" in found:
+            found["slots"] = _as_slots(found["slots"], name_item)
+        else:
+            found["slots"] = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
+        if _PROPENSITY in found:
+            found["log_propensities"] = _as_logs(found.pop(_PROPENSITY), found["slots"], name_item)
+        return Impressions(**found)
+
+
+def arrow_impressions(impressions: Impressions | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the columns with one value an item, and those with one a list; a NaN is null."""
+    per_item, per_list = (
+        {
+            name: pa.array(values, from_pandas=True)
+            for name, field in known.items()
+            if (values := getattr(impressions, field, None)) is not None
+        }
+        for known in (_PER_ITEM, _PER_LIST)
+    )
+    return per_item, per_list
+
+
+def reserved_names(impressions: Impressions | None) -> list[str]:
+    """Return the names that other columns must not have, in tables with these impressions or without any."""
+    return [_SLOT, _PROPENSITY, _LOG_PROPENSITY] + ([] if impressions is None else ["clicked_at", *_PER_LIST])
+
+
+def _as_doubles(values: Any, name: str, name_entry: Callable[[int], str]) -> DoubleArray:
+    """Return numbers as float64; a missing one is NaN, and all may be missing."""
+    if values.null_count == len(values):
+        return np.full(len(values), np.nan)
+    return np.array(as_numbers(values, name, name_entry), dtype=np.float64)
+
+
+def _as_slots(values: DoubleArray, name_item: Callable[[int], str]) -> IntArray:
+    slots = np.where(np.isnan(values), NOT_SHOWN, values)
+    if (wrong := slots != np.floor(slots)).any():
+        item = int(wrong.argmax())
+        raise DataError(f"{name_item(item)}: {_SLOT} {slots[item]:g} is not a whole number")
+    return slots.astype(np.int64)
+
+
+def _as_logs(propensities: DoubleArray, slots: IntArray, name_item: Callable[[int], str]) -> DoubleArray:
+    """Return the logarithm of the propensity of each item that was shown, 0 for others."""
+    shown = np.where(slots < 0, 1.0, propensities)
+    if not (within := (shown > 0) & (shown <= 1)).all():  # refuses NaN too
+        item = int((~within).argmax())
+        raise DataError(f"{name_item(item)}: propensity {shown[item]:g} is not above 0 and at most 1")
+    return np.log(shown)

@@ -335,7 +335,7 @@ def _obstacles(lists: ItemLists) -> list[str]:
         "feature names of your own": lists.feature_names != default_feature_names(lists.n_features),
         f"categorical columns ({', '.join(columns)})": columns,
         f"context columns ({', '.join(lists.context)})": lists.context,
-        "propensities": lists.propensities is not None,
+        "impressions": lists.impressions is not None,
         "relevance": lists.relevance is not None,
         "relevance probabilities": lists.relevance_probability is not None,
         "a list id that stands twice": len(lists.list_ids.unique()) < len(lists),

@@ -7,9 +7,9 @@ K slots of a slate, F features.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ import pyarrow as pa
 from seq2slate.data.batching import batch_indices
 from seq2slate.errors import DataError, UsageError
 
+if TYPE_CHECKING:
+    from seq2slate.data.impressions import Impressions
+
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -25,12 +28,13 @@ Strings: TypeAlias = "pa.LargeStringArray"
 """A column of text: compact, and any entry may be missing (null)."""
 StringsLike: TypeAlias = "Sequence[str | None] | npt.NDArray[Any] | Strings"
 
-_PER_ITEM = {"axis": "item"}
-_PER_LIST = {"axis": "list"}
+PER_ITEM = {"axis": "item"}
+PER_LIST = {"axis": "list"}
+"""Metadata of a dataclass field that holds a column, or a mapping of columns, with one value an item or a list."""
 
 
 class Split(NamedTuple):
-    """Lists to learn from, to choose with, and to report on."""
+    """Train, validation and test lists."""
 
     train: ItemLists
     valid: ItemLists
@@ -39,10 +43,10 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True, eq=False, init=False)
 class ItemLists:
-    """Lists of any length, in base order: position 0 is what the base ranker put first.
+    """Lists of candidates, of any length, in base order: position 0 is what the base ranker put first.
 
-    The items of all lists lie one after the other; list q owns the rows from `offsets[q]` to `offsets[q + 1]`.
-    An empty list is a list. Labels are clicks (0 and 1) or grades; an item is positive when its label is above 0.
+    The items of all lists are concatenated; list q has the rows from `offsets[q]` to `offsets[q + 1]`. A list may be
+    empty. Labels are clicks (0 and 1) or grades; an item is positive if its label is above 0.
 
     >>> import numpy as np
     >>> lists = ItemLists(features=np.eye(5), offsets=[0, 2, 5], labels=[0, 1, 0, 0, 1])
@@ -52,28 +56,28 @@ class ItemLists:
     ['0', '1', '2']
     """
 
-    features: FloatArray = field(metadata=_PER_ITEM)
+    features: FloatArray = field(metadata=PER_ITEM)
     """(T, F) dense columns, raw: normalisation belongs to the model."""
     offsets: IntArray
     """(Q + 1,) where each list begins; the last entry is T."""
-    labels: FloatArray | None = field(metadata=_PER_ITEM)
-    """(T,) clicks or grades, or None when nobody has seen the lists yet."""
-    list_ids: Strings = field(metadata=_PER_LIST)
-    """(Q,) names of the lists; their numbers if none are given."""
-    item_ids: Strings = field(metadata=_PER_ITEM)
-    """(T,) names of the items, unique within a list; their base positions if none are given."""
+    labels: FloatArray | None = field(metadata=PER_ITEM)
+    """(T,) clicks or grades; None if there are none."""
+    list_ids: Strings = field(metadata=PER_LIST)
+    """(Q,) ids of the lists; their numbers if none are given."""
+    item_ids: Strings = field(metadata=PER_ITEM)
+    """(T,) ids of the items, unique within a list; their base positions if none are given."""
     feature_names: tuple[str, ...]
     """(F,) names of the dense columns; `f1`, `f2`, … if none are given."""
-    categorical: Mapping[str, Strings] = field(metadata=_PER_ITEM)
+    categorical: Mapping[str, Strings] = field(metadata=PER_ITEM)
     """Text columns, one value an item."""
-    context: Mapping[str, Any] = field(metadata=_PER_LIST)
+    context: Mapping[str, Any] = field(metadata=PER_LIST)
     """Columns with one value a list: text (Strings) or numbers (float64)."""
-    propensities: FloatArray | None = field(metadata=_PER_ITEM)
-    """(T,) the probability with which the logging policy showed what it showed."""
-    relevance: FloatArray | None = field(metadata=_PER_ITEM)
-    """(T,) grades behind simulated clicks: what the simulated user knows and no ranker may see."""
-    relevance_probability: FloatArray | None = field(metadata=_PER_ITEM)
-    """(T,) the true probability that an item is relevant, known for generated lists only and never a feature."""
+    impressions: Impressions | None
+    """What was shown in which slot, with which propensity, to whom, and what was clicked when; None if unknown."""
+    relevance: FloatArray | None = field(metadata=PER_ITEM)
+    """(T,) grades behind simulated clicks: known to the click model, never a feature."""
+    relevance_probability: FloatArray | None = field(metadata=PER_ITEM)
+    """(T,) true probability that an item is relevant: known for generated lists only, never a feature."""
 
     def __init__(
         self,
@@ -85,12 +89,12 @@ class ItemLists:
         feature_names: Sequence[str] = (),
         categorical: Mapping[str, StringsLike] | None = None,
         context: Mapping[str, Any] | None = None,
-        propensities: npt.ArrayLike | None = None,
+        impressions: Impressions | None = None,
         relevance: npt.ArrayLike | None = None,
         relevance_probability: npt.ArrayLike | None = None,
     ) -> None:
-        """Take anything array-like; float32 features and large Arrow strings are kept without a copy."""
-        set_field = partial(object.__setattr__, self)  # the dataclass is frozen for everyone else
+        """Convert anything array-like; float32 features and large Arrow strings are not copied."""
+        set_field = partial(object.__setattr__, self)  # the dataclass is frozen
         set_field("features", np.ascontiguousarray(features, dtype=np.float32))
         if self.features.ndim != 2:
             raise DataError(f"features must be (items, columns), got shape {self.features.shape}")
@@ -101,7 +105,7 @@ class ItemLists:
         set_field("feature_names", tuple(feature_names) or default_feature_names(self.n_features))
         set_field("categorical", {name: as_strings(values) for name, values in (categorical or {}).items()})
         set_field("context", {name: _as_context(values) for name, values in (context or {}).items()})
-        set_field("propensities", _as_floats(propensities))
+        set_field("impressions", impressions)
         set_field("relevance", _as_floats(relevance))
         set_field("relevance_probability", _as_floats(relevance_probability))
         self._check_shapes()
@@ -110,20 +114,9 @@ class ItemLists:
         if len(self.feature_names) != self.n_features:
             raise DataError(f"{len(self.feature_names)} feature names for {self.n_features} feature columns")
         for axis, length in (("item", self.n_items), ("list", len(self))):
-            for name, values in self._columns(axis):
+            for name, values in _columns(self, axis):
                 if len(values) != length:
                     raise DataError(f"{name} has {len(values)} values for {length} {axis}s")
-
-    def _columns(self, axis: str) -> Iterator[tuple[str, Any]]:
-        """Every array along an axis ("item" or "list"), with its name."""
-        for entry in fields(self):
-            values = getattr(self, entry.name)
-            if entry.metadata.get("axis") != axis or values is None:
-                continue
-            if isinstance(values, Mapping):
-                yield from values.items()
-            else:
-                yield entry.name, values
 
     # Sizes
 
@@ -157,8 +150,8 @@ class ItemLists:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the arrays take."""
-        columns = [*self._columns("item"), *self._columns("list")]
+        """Size of all columns in bytes."""
+        columns = [*_columns(self, "item"), *_columns(self, "list")]
         return int(self.offsets.nbytes + sum(values.nbytes for _, values in columns))
 
     # Choosing lists
@@ -196,16 +189,7 @@ class ItemLists:
 
     def _map(self, of_items: Callable[[Any], Any], of_lists: Callable[[Any], Any], *, offsets: IntArray) -> ItemLists:
         """Return lists with a function applied to every per-item array, and another to every per-list array."""
-        change = {"item": of_items, "list": of_lists}
-        changed: dict[str, Any] = {"offsets": offsets}
-        for entry in fields(self):
-            values = getattr(self, entry.name)
-            if "axis" not in entry.metadata or values is None:
-                continue
-            apply = change[entry.metadata["axis"]]
-            is_mapping = isinstance(values, Mapping)
-            changed[entry.name] = {k: apply(v) for k, v in values.items()} if is_mapping else apply(values)
-        return replace(self, **changed)
+        return replace(self, offsets=offsets, **_mapped(self, {"item": of_items, "list": of_lists}))
 
     @staticmethod
     def concat(parts: Sequence[ItemLists]) -> ItemLists:
@@ -222,20 +206,11 @@ class ItemLists:
         for number, part in enumerate(parts[1:], start=1):
             if difference := _column_difference(first, part):
                 raise DataError(f"part {number} does not have the columns of part 0: {difference}")
-        joined: dict[str, Any] = {"offsets": offsets_from_lengths(np.concatenate([part.lengths for part in parts]))}
-        for entry in fields(ItemLists):
-            values = getattr(first, entry.name)
-            if "axis" not in entry.metadata or values is None:
-                continue
-            columns = [getattr(part, entry.name) for part in parts]
-            if isinstance(values, Mapping):
-                joined[entry.name] = {key: _concat([column[key] for column in columns]) for key in values}
-            else:
-                joined[entry.name] = _concat(columns)
-        return replace(first, **joined)
+        offsets = offsets_from_lengths(np.concatenate([part.lengths for part in parts]))
+        return replace(first, offsets=offsets, **_joined(parts))
 
     def split(self, *fractions: float, seed: int) -> tuple[ItemLists, ...]:
-        """Return one part per fraction and the rest as the last part; a list is never cut in two.
+        """Return a random part of the lists per fraction, and the rest as the last part.
 
         >>> import numpy as np
         >>> lists = ItemLists(np.ones((10, 1)), np.arange(11))
@@ -251,7 +226,9 @@ class ItemLists:
     # Changing the order or the number of items
 
     def reorder(self, scores: npt.ArrayLike) -> ItemLists:
-        """Return each list sorted by falling score (T,): the new base order. Ties keep the order they had.
+        """Return each list sorted by descending score (T,), which becomes the base order; the sort is stable.
+
+        Impressions stay: an item keeps the slot in which it was shown.
 
         >>> import numpy as np
         >>> lists = ItemLists(np.zeros((3, 1)), [0, 3], item_ids=["a", "b", "c"])
@@ -262,13 +239,13 @@ class ItemLists:
         if keys.shape != (self.n_items,):
             raise DataError(f"reorder needs one score an item ({self.n_items}), got shape {keys.shape}")
         if np.isnan(keys).any():
-            raise DataError(f"the score of {self.describe_item(int(np.isnan(keys).argmax()))} is not a number")
+            raise DataError(f"the score of {self.describe_item(int(np.isnan(keys).argmax()))} is NaN")
         return self.take_items(np.lexsort((-keys, self.list_index)), self.offsets)
 
     def shuffle_items(self, *, seed: int, copies: int = 1) -> ItemLists:
-        """Return every list `copies` times, each time in another random order; copy c of list "7" is named "7~c".
+        """Return every list `copies` times, each in a random order of its own; copy c of list "7" gets the id "7~c".
 
-        With one copy the names stay as they are.
+        A single copy keeps the ids.
         """
         rng = np.random.default_rng(seed)
         shuffled = [self.reorder(rng.random(self.n_items)) for _ in range(copies)]
@@ -278,9 +255,9 @@ class ItemLists:
         return ItemLists.concat([replace(part, list_ids=ids) for part, ids in zip(shuffled, names, strict=True)])
 
     def sample_items(self, max_items: int, *, seed: int, keep_positives: bool = True) -> ItemLists:
-        """Return lists of at most `max_items` items, drawn at random and still in base order.
+        """Return lists of at most `max_items` items, sampled at random and still in base order.
 
-        With `keep_positives` the positive items are the first to be kept, so that a long list does not lose its clicks.
+        With `keep_positives`, positive items are sampled first, so that a long list keeps its clicks.
         """
         if max_items < 1:
             raise UsageError(f"max_items must be at least 1, got {max_items}")
@@ -301,38 +278,45 @@ class ItemLists:
     # Batches
 
     def batches(self, batch_size: int, *, seed: int | None = None) -> Iterator[Batch]:
-        """Yield every list once, in batches of lists of similar length so that little is padding.
+        """Yield every list once, in batches of lists of similar length, so that little is padding.
 
-        Without a seed the order is fixed (by length). With one, both the company a list keeps and the order of the
-        batches change with it; lists are then sorted by length only within random pools of 64 batches. A batch of very
-        long lists has fewer of them (`MAX_PAIRS`).
+        Without a seed, lists are sorted by length. With one, they are shuffled, sorted by length within pools of 64
+        batches, and the batches are shuffled. A batch of very long lists has fewer of them (`MAX_PAIRS`).
         """
         for index in batch_indices(self.lengths, batch_size, seed=seed):
             yield self.batch(index)
 
     def batch(self, index: Sequence[int] | IntArray | None = None) -> Batch:
-        """Return the given lists (all if none are named) as one padded batch."""
+        """Return the lists with these numbers, by default all, as one padded batch."""
         numbers = np.arange(len(self)) if index is None else np.asarray(index, dtype=np.int64)
         return Batch(lists=self if index is None else self._take(numbers), index=numbers)
 
     # Checking values
 
-    def checked(self, locate: Callable[[int], str] | None = None) -> ItemLists:
-        """Return these lists after looking at every value; readers call it, with `locate(row)` naming the place.
+    def checked(
+        self, locate: Callable[[int], str] | None = None, locate_list: Callable[[int], str] | None = None
+    ) -> ItemLists:
+        """Return these lists after checking every value.
 
-        Refused: a NaN or infinite number, a negative label, a propensity or probability outside [0, 1], a missing id,
-        and an item id that stands twice in one list.
+        Args:
+            locate: Names the place of an item (T,) in error messages, such as a file and row.
+            locate_list: The same for a list (Q,).
+
+        Raises:
+            DataError: For a NaN or infinite number, a negative label, a probability outside [0, 1], a missing id, an
+                item id that occurs twice in one list, and what `Impressions.check` refuses.
         """
-        where = locate or self.describe_item
-        self._check_finite(where)
+        where, where_list = locate or self.describe_item, locate_list or self._describe_list
+        self._check_finite(where, where_list)
         if self.labels is not None and (self.labels < 0).any():
             row = int((self.labels < 0).argmax())
             raise DataError(f"{where(row)}: label {self.labels[row]:g} is negative; clicks are 0 or 1, grades 0 and up")
-        for name in ("propensities", "relevance_probability"):
-            values = getattr(self, name)
-            if values is not None and not (within := (values >= 0) & (values <= 1)).all():  # NaN is not within either
-                row = int((~within).argmax())
-                raise DataError(f"{where(row)}: {name} {values[row]:g} is not between 0 and 1")
+        probability = self.relevance_probability
+        if probability is not None and not (within := (probability >= 0) & (probability <= 1)).all():  # refuses NaN too
+            row = int((~within).argmax())
+            raise DataError(f"{where(row)}: relevance_probability {probability[row]:g} is not between 0 and 1")
+        if self.impressions is not None:
+            self.impressions.check(self.list_index, where, where_list)
         if self.list_ids.null_count:
             raise DataError(f"list {self.list_ids.is_null().to_numpy(False).argmax()} has no list_id")
         if self.item_ids.null_count:
@@ -340,16 +324,19 @@ class ItemLists:
         duplicate = self._first_duplicate()
         if duplicate is not None:
             item, name = self.item_ids[duplicate].as_py(), self.list_ids[int(self.list_index[duplicate])].as_py()
-            raise DataError(f"{where(duplicate)}: item {item!r} stands twice in list {name!r}")
+            raise DataError(f"{where(duplicate)}: item {item!r} occurs twice in list {name!r}")
         return self
 
     def describe_item(self, row: int) -> str:
         """Name an item by its list and base position, for error messages."""
         q = int(np.searchsorted(self.offsets, row, side="right")) - 1
-        return f"list {self.list_ids[q].as_py()!r}, item {row - int(self.offsets[q])}"
+        return f"{self._describe_list(q)}, item {row - int(self.offsets[q])}"
 
-    def _check_finite(self, where: Callable[[int], str]) -> None:
-        for start in range(0, self.n_items, 65536):  # in blocks: the mask of a large matrix would be large too
+    def _describe_list(self, q: int) -> str:
+        return f"list {self.list_ids[q].as_py()!r}"
+
+    def _check_finite(self, where: Callable[[int], str], where_list: Callable[[int], str]) -> None:
+        for start in range(0, self.n_items, 65536):  # in blocks: the mask of a large matrix is large too
             finite = np.isfinite(self.features[start : start + 65536])
             if not finite.all():
                 row, column = np.argwhere(~finite)[0]
@@ -365,15 +352,50 @@ class ItemLists:
         for name, values in self.context.items():
             if isinstance(values, np.ndarray) and not np.isfinite(values).all():
                 q = int((~np.isfinite(values)).argmax())
-                raise DataError(f"list {self.list_ids[q].as_py()!r}: context column {name!r} is {values[q]:g}")
+                raise DataError(f"{where_list(q)}: context column {name!r} is {values[q]:g}; every one must be finite")
 
     def _first_duplicate(self) -> int | None:
-        """Return the row of the first item whose id stands earlier in its own list."""
+        """Return the row of the first item whose id occurred earlier in its list."""
         codes = self.item_ids.dictionary_encode().indices.to_numpy(zero_copy_only=False)
         keys = self.list_index * (int(codes.max(initial=0)) + 1) + codes
         order = np.argsort(keys, kind="stable")
         repeats = order[1:][keys[order[1:]] == keys[order[:-1]]]
         return int(repeats.min()) if len(repeats) else None
+
+
+class Padding(NamedTuple):
+    """The rows of some lists' items as a matrix, padded to the longest of these lists.
+
+    >>> import numpy as np
+    >>> padding = Padding.of(np.array([0, 2, 5]))
+    >>> padding.pad(np.array([1, 2, 3, 4, 5])).tolist()
+    [[1, 2, 0], [3, 4, 5]]
+    """
+
+    rows: IntArray
+    """(B, N) the row of each item among the T items; an arbitrary one where the mask is False."""
+    mask: BoolArray
+    """(B, N) True for a real item, False for padding."""
+
+    @classmethod
+    def of(cls, offsets: IntArray, index: IntArray | None = None) -> Padding:
+        """Return the padding of some lists.
+
+        Args:
+            offsets: (Q + 1,) where each list begins; the last entry is T.
+            index: (B,) numbers of the lists, by default all.
+        """
+        starts, ends = (offsets[:-1], offsets[1:]) if index is None else (offsets[index], offsets[index + 1])
+        positions = np.arange(int((ends - starts).max(initial=0)))
+        mask = positions < (ends - starts)[:, None]
+        return cls(np.where(mask, starts[:, None] + positions, 0), mask)
+
+    def pad(self, values: npt.NDArray[Any], fill: float = 0, *, time_major: bool = False) -> npt.NDArray[Any]:
+        """Return values (T, …) of the items as (B, N, …), or (N, B, …) if `time_major`, with `fill` as padding."""
+        rows, mask = (self.rows.T, self.mask.T) if time_major else self
+        padded = values[rows]
+        padded[~mask] = fill
+        return padded
 
 
 @dataclass(frozen=True, eq=False)
@@ -389,14 +411,19 @@ class Batch:
         return len(self.lists)
 
     @cached_property
+    def padding(self) -> Padding:
+        """The rows of the items as a padded matrix."""
+        return Padding.of(self.lists.offsets)
+
+    @property
     def mask(self) -> BoolArray:
         """(B, N) True for a real item, False for padding."""
-        return np.arange(self.n_slots) < self.lists.lengths[:, None]
+        return self.padding.mask
 
     @property
     def n_slots(self) -> int:
         """N, the number of items of the longest list."""
-        return int(self.lists.lengths.max(initial=0))
+        return int(self.mask.shape[1])
 
     @cached_property
     def features(self) -> FloatArray:
@@ -412,13 +439,11 @@ class Batch:
 
     def pad(self, values: npt.NDArray[Any], fill: float = 0) -> npt.NDArray[Any]:
         """Return per-item values (T, …) of `self.lists` as (B, N, …)."""
-        padded = np.full((len(self), self.n_slots, *values.shape[1:]), fill, dtype=values.dtype)
-        padded[self.mask] = values  # row-major order of the mask is the order of the items
-        return padded
+        return self.padding.pad(values, fill)
 
 
 def offsets_from_lengths(lengths: IntArray) -> IntArray:
-    """Return the (Q + 1,) offsets of lists with these lengths."""
+    """Return the (Q + 1,) offsets of lists of these lengths (Q,)."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
@@ -467,6 +492,49 @@ def _as_context(values: Any) -> Any:
     return array.astype(np.float64) if array.dtype.kind in "biuf" else as_strings(values)
 
 
+def _columns(record: Any, axis: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every column of a dataclass, and of dataclasses in it, along an axis ("item" or "list"), with its name."""
+    for entry in fields(record):
+        values = getattr(record, entry.name)
+        if is_dataclass(values):
+            yield from _columns(values, axis, f"{entry.name}.")
+        elif values is None or entry.metadata.get("axis") != axis:
+            continue
+        elif isinstance(values, Mapping):
+            yield from values.items()
+        else:
+            yield prefix + entry.name, values
+
+
+def _mapped(record: Any, change: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    """Return the fields of a dataclass that hold columns, with the function for their axis applied to every column."""
+    changed: dict[str, Any] = {}
+    for entry in fields(record):
+        values = getattr(record, entry.name)
+        if is_dataclass(values):
+            changed[entry.name] = replace(values, **_mapped(values, change))  # type: ignore[type-var]
+        elif values is not None and "axis" in entry.metadata:
+            apply = change[entry.metadata["axis"]]
+            is_mapping = isinstance(values, Mapping)
+            changed[entry.name] = {k: apply(v) for k, v in values.items()} if is_mapping else apply(values)
+    return changed
+
+
+def _joined(records: Sequence[Any]) -> dict[str, Any]:
+    """Return the fields of dataclasses with the same columns, each column joined."""
+    joined: dict[str, Any] = {}
+    for entry in fields(records[0]):
+        columns = [getattr(record, entry.name) for record in records]
+        if is_dataclass(first := columns[0]):
+            joined[entry.name] = replace(first, **_joined(columns))  # type: ignore[type-var]
+        elif first is not None and "axis" in entry.metadata:
+            is_mapping = isinstance(first, Mapping)
+            joined[entry.name] = (
+                {k: _concat([c[k] for c in columns]) for k in first} if is_mapping else _concat(columns)
+            )
+    return joined
+
+
 def _take(values: Any, rows: IntArray) -> Any:
     return values.take(pa.array(rows)) if isinstance(values, pa.Array) else values[rows]
 
@@ -476,14 +544,14 @@ def _concat(columns: list[Any]) -> Any:
 
 
 def _column_difference(a: ItemLists, b: ItemLists) -> str:
-    """Say in words how the columns of two ItemLists differ; empty if they do not."""
+    """Describe how the columns of two ItemLists differ; empty if they do not."""
     if a.feature_names != b.feature_names:
         if a.n_features != b.n_features:
             return f"{b.n_features} features instead of {a.n_features}"
         wrong = next(pair for pair in zip(a.feature_names, b.feature_names, strict=True) if pair[0] != pair[1])
         return f"feature {wrong[1]!r} where {wrong[0]!r} should be"
     for axis in ("item", "list"):
-        names_a, names_b = ({name: type(values) for name, values in x._columns(axis)} for x in (a, b))
+        names_a, names_b = ({name: type(values) for name, values in _columns(x, axis)} for x in (a, b))
         if names_a != names_b:
             return f"columns {sorted(names_b)} instead of {sorted(names_a)}"
     return ""

@@ -5,8 +5,8 @@ The columns and the two layouts are those of `seq2slate.data.tables`; error mess
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +37,17 @@ _BUFFER_BYTES = 2**20  # not a whole row group at once: some files have only one
 def read_parquet(path: AnyPath) -> ItemLists:
     """Return the lists of a Parquet file, with one row per list or one row per item.
 
-    The file is converted batch by batch: memory peaks at about twice the size of the result.
+    The file is converted in batches: memory peaks at about twice the size of the result.
     """
     with _opened(path) as file:
         return join_chunks(file.schema_arrow, _batches(file), Source(str(path)))
 
 
 def stream_parquet(path: AnyPath, *, lists_per_chunk: int = 1024) -> Iterator[ItemLists]:
-    """Yield the lists of a file, or of all Parquet files of a folder in the order of their names.
+    """Yield the lists of a file, or of all Parquet files of a folder in the order of their names, in chunks.
 
-    Every chunk but the last has exactly `lists_per_chunk` lists, and no more than that and one batch of a file is in
-    memory. A list of the item layout that comes back much later in the log is not noticed here: that would
-    need the ids of all lists.
+    Every chunk but the last has `lists_per_chunk` lists. Memory holds that many and one batch of a file. In the item
+    layout, a list whose rows are not consecutive is not detected: that would take the ids of all lists.
     """
     if lists_per_chunk < 1:
         raise UsageError(f"lists_per_chunk must be at least 1, got {lists_per_chunk}")
@@ -73,12 +72,29 @@ def write_parquet(lists: ItemLists, path: AnyPath, layout: Layout = "lists") -> 
 
     One row per list by default, one row per item with `layout="items"`.
     """
-    slices = table_slices(lists.checked(), layout)
-    first = next(slices)
-    with atomic_path(path) as partial, pq.ParquetWriter(partial, first.schema, compression="zstd") as writer:
-        writer.write_table(first)
-        for table in slices:
-            writer.write_table(table)
+    write_parquet_parts([lists], path, layout)
+
+
+def write_parquet_parts(parts: Iterable[ItemLists], path: AnyPath, layout: Layout = "lists") -> int:
+    """Write lists that come in parts, all with the same columns, to one Parquet file; return the number of lists.
+
+    The file appears whole or not at all, and only one part at a time has to be in memory.
+    """
+    total, first = 0, None
+    with atomic_path(path) as partial, ExitStack() as opened:
+        for part in parts:
+            slices = table_slices(part.checked(), layout)
+            if first is None:
+                first, start = part[:0], next(slices)
+                writer = opened.enter_context(pq.ParquetWriter(partial, start.schema, compression="zstd"))
+                writer.write_table(start)
+            check_same_columns(first, part, "the first part", f"the part from list {total} on")
+            for table in slices:
+                writer.write_table(table)
+            total += len(part)
+        if first is None:
+            raise DataError(f"{path}: no lists to write")
+    return total
 
 
 def parquet_files(path: AnyPath) -> list[Path]:

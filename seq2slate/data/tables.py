@@ -4,13 +4,29 @@ Rows are lists when `item_id` is a list column. Then a list column of numbers is
 categorical, and a column with one value a row is context. Otherwise rows are items: `position`, if there is one, sorts
 each list, a column of numbers is a feature and a column of text is categorical.
 
-In both layouts `features` may hold one vector an item, beside or instead of feature columns. `label`, `propensity`,
-`relevance` and `relevance_probability` become the fields of the same meaning. Booleans, dates, times and decimals are
-numbers: a moment is the seconds since 1970, a duration is in seconds. Rows count from 0 in error messages.
+In both layouts `features` may hold one vector an item, beside or instead of feature columns. `label`, `relevance` and
+`relevance_probability` become the fields of the same meaning. Booleans, dates, times and decimals are numbers: a moment
+is the seconds since 1970, a duration is in seconds. Rows count from 0 in error messages.
 
-What the columns alone cannot say stands as JSON in the schema metadata under `seq2slate`: the names of the features
-and, in the item layout, which columns are context. There an empty list is a row without `item_id` and `position`.
-Columns that are named `aside` there are for people who analyse the file, and are not read.
+These columns hold impressions (`ItemLists.impressions`) and are never features:
+
+| column | one value per | |
+|---|---|---|
+| `shown_slot` | item | slot in which it was shown, 0 at the top; -1 or missing if it was not |
+| `log_propensity` | item | log-probability of its slot given those above; `propensity`, the probability, is read too |
+| `clicked_at` | item | time of the first click; missing without a click |
+| `unit`, `arm`, `experiment` | list | who saw it, in which arm of which experiment |
+| `shown_at` | list | time of the impression |
+| `model_fingerprint` | list | model that ordered the slate; missing for the base order |
+| `fallback` | list | why the base order replaced the model's; missing if it did not |
+| `draft` | list | who placed what in an interleaved slate: JSON `[arm a, arm b, team of each slot]` |
+| `latency_ms` | list | time the service took |
+
+Times are seconds since 1970. All but the propensity have this meaning only beside `shown_slot`: without it they are
+columns like any other, and a table with propensities was shown in base order.
+
+What the columns cannot express is JSON in the schema metadata under `seq2slate`: the names of the features and, in the
+item layout, which columns are context. In the item layout an empty list is a row without `item_id` and `position`.
 """
 
 from __future__ import annotations
@@ -23,22 +39,28 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from seq2slate.data.columns import as_float32, as_numbers, flatten_lists, is_list, is_number, is_text, plain_column
+from seq2slate.data.columns import (
+    FIELDS,
+    ImpressionColumns,
+    arrow_impressions,
+    as_float32,
+    as_ids,
+    as_numbers,
+    flatten_lists,
+    is_list,
+    is_number,
+    is_text,
+    plain_column,
+    reserved_names,
+)
 from seq2slate.data.lists import FloatArray, IntArray, ItemLists, Strings, default_feature_names, offsets_from_lengths
 from seq2slate.errors import DataError, UsageError
 
 Layout: TypeAlias = Literal["lists", "items"]
 
-FIELDS = {
-    "label": "labels",
-    "propensity": "propensities",
-    "relevance": "relevance",
-    "relevance_probability": "relevance_probability",
-}
-"""Columns with a meaning of their own, and the fields of ItemLists that hold them."""
-
 _METADATA = b"seq2slate"
-_VERSION = 1
+_VERSION = 2
+"""Since 2 there are impressions, which readers of version 1 would take for features; without them a file is still 1."""
 _CELLS_PER_SLICE = 2**23  # 32 MB of float32
 
 
@@ -65,6 +87,7 @@ class _Columns(NamedTuple):
     offsets: IntArray
     per_item: dict[str, Any]
     per_list: dict[str, Any]
+    impressions: ImpressionColumns
     name_list: Callable[[int], str]
     name_item: Callable[[int], str]
 
@@ -98,7 +121,7 @@ def join_chunks(schema: Any, batches: Iterable[Any], source: Source) -> ItemList
     lists = chunks[0] if len(chunks) == 1 else ItemLists.concat(chunks)
     if not _rows_are_lists(schema):
         rows = offsets_from_lengths(np.maximum(lists.lengths, 1))
-        _check_lists_stand_together(lists.list_ids, rows, source)
+        _check_contiguous(lists.list_ids, rows, source)
     return lists
 
 
@@ -135,7 +158,7 @@ def _check_schema(schema: Any, source: str) -> None:
             f"list (item_id holds lists) or one row per item; found {', '.join(schema.names) or 'no columns'}"
         )
     if doubled := sorted({name for name in schema.names if schema.names.count(name) > 1}):
-        raise DataError(f"{source}: column {doubled[0]} stands twice")
+        raise DataError(f"{source}: column {doubled[0]} occurs twice")
     try:
         facts = _read_metadata(schema)
         is_newer = facts.get("version", _VERSION) > _VERSION
@@ -162,12 +185,11 @@ def _no_rows(schema: Any) -> Any:
 
 
 def _plain(batch: Any) -> Any:
-    """Return the batch with all text as large_string, dictionaries resolved, without a DataFrame's index and asides."""
-    aside = _read_metadata(batch.schema).get("aside", ())
+    """Return the batch with all text as large_string, dictionaries resolved, without a DataFrame's index."""
     columns = {
         name: plain_column(column)
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        if not name.startswith("__index_level_") and name not in aside
+        if not name.startswith("__index_level_")
     }
     return pa.RecordBatch.from_pydict(columns, metadata=batch.schema.metadata)
 
@@ -239,13 +261,16 @@ def _split_list_rows(rows: Any, source: Source) -> _Columns:
         return name_row(row, f"item {item - offsets[row]}")
 
     per_list = {name: values for name, values in columns.items() if name not in ragged and name != "list_id"}
-    if flat := next((name for name in per_list if name in ("features", *FIELDS)), None):
-        raise DataError(
-            f"{source.name}: {flat} holds {per_list[flat].type}, but each row needs a list with one an item"
-        )
-    return _Columns(
-        list_ids, offsets, {name: values for name, (_, values) in ragged.items()}, per_list, name_row, name_item
-    )
+    impressions = _impression_columns(rows.schema)
+    for name in columns:
+        if (name in ("features", *FIELDS) or name in impressions.per_item) and name not in ragged:
+            raise DataError(
+                f"{source.name}: {name} holds {columns[name].type}, but each row needs a list with one value per item"
+            )
+        if name in impressions.per_list and name in ragged:
+            raise DataError(f"{source.name}: {name} holds {columns[name].type}, but each row needs one value")
+    per_item = {name: values for name, (_, values) in ragged.items()}
+    return _Columns(list_ids, offsets, per_item, per_list, impressions, name_row, name_item)
 
 
 # One row per item
@@ -257,17 +282,18 @@ def _split_item_rows(rows: Any, source: Source) -> _Columns:
     list_of_row = np.repeat(np.arange(len(starts)), run_lengths)
     row_ids = _list_ids(rows, source)
     list_ids = row_ids.take(pa.array(starts))
-    _check_lists_stand_together(list_ids, starts, source)
+    _check_contiguous(list_ids, starts, source)
 
     def name_row(row: int) -> str:
         return source.at(row, f"list {row_ids[row].as_py()!r}")
 
     order = _base_order(rows, list_of_row, run_lengths, name_row)
-    context_names = set(_read_metadata(rows.schema).get("context", ()))
+    impressions = _impression_columns(rows.schema)
+    per_list_names = {*impressions.per_list, *_read_metadata(rows.schema).get("context", ())}
     in_place = np.array_equal(order, np.arange(rows.num_rows))
     per_item, per_list = {}, {}
     for name, values in zip(rows.schema.names, rows.columns, strict=True):
-        if name in context_names:
+        if name in per_list_names:
             per_list[name] = _constant_in_list(name, values, starts, list_of_row, name_row)
         elif name not in ("list_id", "position"):
             per_item[name] = values if in_place else values.take(pa.array(order))
@@ -277,6 +303,7 @@ def _split_item_rows(rows: Any, source: Source) -> _Columns:
         offsets,
         per_item,
         per_list,
+        impressions,
         lambda q: name_row(int(starts[q])),
         lambda item: name_row(int(order[item])),
     )
@@ -311,11 +338,12 @@ def _constant_in_list(
     codes = values.dictionary_encode(null_encoding="encode").indices.to_numpy()
     changed = codes != codes[starts][list_of_row]
     if changed.any():
-        raise DataError(f"{name_row(int(changed.argmax()))}: context column {name} changes within the list")
+        raise DataError(f"{name_row(int(changed.argmax()))}: column {name} changes within the list")
     return values.take(pa.array(starts))
 
 
-def _check_lists_stand_together(list_ids: Strings, first_rows: IntArray, source: Source) -> None:
+def _check_contiguous(list_ids: Strings, first_rows: IntArray, source: Source) -> None:
+    """Refuse a list whose rows are not consecutive."""
     codes = list_ids.dictionary_encode().indices.to_numpy()
     first_seen = np.unique(codes, return_index=True)[1]
     if len(first_seen) < len(codes):
@@ -329,12 +357,16 @@ def _check_lists_stand_together(list_ids: Strings, first_rows: IntArray, source:
 # From columns to lists
 
 
+def _impression_columns(schema: Any) -> ImpressionColumns:
+    return ImpressionColumns.of(schema.names, before_slots="aside" in _read_metadata(schema))
+
+
 def _assemble(columns: _Columns, vector_names: tuple[str, ...], source: str) -> ItemLists:
     fields: dict[str, FloatArray] = {}
     categorical: dict[str, Strings] = {}
     blocks: list[tuple[tuple[str, ...], npt.NDArray[np.floating]]] = []
     for name, values in columns.per_item.items():
-        if name == "item_id":
+        if name == "item_id" or name in columns.impressions.per_item:
             continue
         if name in FIELDS:
             fields[FIELDS[name]] = np.array(as_float32(as_numbers(values, name, columns.name_item)))  # not Arrow's own
@@ -346,23 +378,34 @@ def _assemble(columns: _Columns, vector_names: tuple[str, ...], source: str) -> 
             categorical[name] = values
         else:
             raise _unusable(source, name, values)
-    names = tuple(name for block_names, _ in blocks for name in block_names)
-    features = np.empty((int(columns.offsets[-1]), len(names)), dtype=np.float32)
-    column = 0
-    for block_names, block in blocks:
-        features[:, column : column + len(block_names)] = as_float32(block)
-        column += len(block_names)
     lists = ItemLists(
-        features=features,
+        features=_stacked([block for _, block in blocks], int(columns.offsets[-1])),
         offsets=columns.offsets,
         list_ids=columns.list_ids,
-        item_ids=_ids(columns.per_item["item_id"], "item_id", source),
-        feature_names=names,
+        item_ids=as_ids(columns.per_item["item_id"], "item_id", source),
+        feature_names=[name for names, _ in blocks for name in names],
         categorical=categorical,
-        context={name: _context(values, name, columns.name_list, source) for name, values in columns.per_list.items()},
+        context={
+            name: _context(values, name, columns.name_list, source)
+            for name, values in columns.per_list.items()
+            if name not in columns.impressions.per_list
+        },
+        impressions=columns.impressions.read(
+            columns.per_item | columns.per_list, columns.offsets, columns.name_item, columns.name_list, source
+        ),
         **fields,
     )
-    return lists.checked(columns.name_item)
+    return lists.checked(columns.name_item, columns.name_list)
+
+
+def _stacked(blocks: list[npt.NDArray[np.floating]], n_items: int) -> FloatArray:
+    """Return blocks of columns (T, …) side by side as float32."""
+    features = np.empty((n_items, sum(block.shape[1] for block in blocks)), dtype=np.float32)
+    column = 0
+    for block in blocks:
+        features[:, column : column + block.shape[1]] = as_float32(block)
+        column += block.shape[1]
+    return features
 
 
 def _vectors(
@@ -384,16 +427,10 @@ def _vectors(
 
 
 def _list_ids(rows: Any, source: Source) -> Strings:
-    ids = _ids(rows.column("list_id"), "list_id", source.name)
+    ids = as_ids(rows.column("list_id"), "list_id", source.name)
     if ids.null_count:
         raise DataError(f"{source.at(int(ids.is_null().to_numpy(zero_copy_only=False).argmax()))}: no list_id")
     return ids
-
-
-def _ids(values: Any, name: str, source: str) -> Strings:
-    if not (is_text(values.type) or pa.types.is_integer(values.type)):
-        raise DataError(f"{source}: {name} must be text or whole numbers, not {values.type}")
-    return values.cast(pa.large_string())
 
 
 def _context(values: Any, name: str, name_list: Callable[[int], str], source: str) -> Any:
@@ -401,11 +438,7 @@ def _context(values: Any, name: str, name_list: Callable[[int], str], source: st
         return values
     if not is_number(values.type):
         raise _unusable(source, name, values)
-    numbers = as_numbers(values, name, name_list).astype(np.float64)
-    if not np.isfinite(numbers).all():
-        q = int((~np.isfinite(numbers)).argmax())
-        raise DataError(f"{name_list(q)}: context column {name} is {numbers[q]:g}; every number must be finite")
-    return numbers
+    return as_numbers(values, name, name_list).astype(np.float64)
 
 
 def _unusable(source: str, name: str, values: Any) -> DataError:
@@ -454,7 +487,10 @@ def _list_rows(lists: ItemLists) -> Any:
     columns |= {name: ragged(values) for name, values in _present_fields(lists)}
     columns |= {name: ragged(_short(values)) for name, values in lists.categorical.items()}
     columns |= {name: _short(values) for name, values in lists.context.items()}
-    return with_metadata(pa.table(columns), feature_names=lists.feature_names)
+    of_items, of_lists = arrow_impressions(lists.impressions)
+    columns |= {name: ragged(_short(values)) for name, values in of_items.items()}
+    columns |= {name: _short(values) for name, values in of_lists.items()}
+    return with_metadata(pa.table(columns), version=_version(lists), feature_names=lists.feature_names)
 
 
 def _item_rows(lists: ItemLists) -> Any:
@@ -478,7 +514,10 @@ def _item_rows(lists: ItemLists) -> Any:
     columns |= {name: by_row(values) for name, values in _present_fields(lists)}
     columns |= {name: by_row(_short(values)) for name, values in lists.categorical.items()}
     columns |= {name: repeated(_short(values)) for name, values in lists.context.items()}
-    return with_metadata(pa.table(columns), context=list(lists.context))
+    of_items, of_lists = arrow_impressions(lists.impressions)
+    columns |= {name: by_row(_short(values)) for name, values in of_items.items()}
+    columns |= {name: repeated(_short(values)) for name, values in of_lists.items()}
+    return with_metadata(pa.table(columns), version=_version(lists), context=list(lists.context))
 
 
 def _present_fields(lists: ItemLists) -> Iterator[tuple[str, FloatArray]]:
@@ -488,13 +527,17 @@ def _present_fields(lists: ItemLists) -> Iterator[tuple[str, FloatArray]]:
             yield name, values
 
 
+def _version(lists: ItemLists) -> int:
+    return 1 if lists.impressions is None else _VERSION
+
+
 def _short(values: Any) -> Any:
     """Return text with 32-bit offsets, which every reader of Parquet knows; numbers as they are."""
-    return values.cast(pa.string()) if isinstance(values, pa.Array) else values
+    return values.cast(pa.string()) if isinstance(values, pa.Array) and is_text(values.type) else values
 
 
 def _check_writable(lists: ItemLists, layout: Layout) -> None:
-    reserved = ["list_id", "item_id", "features", *FIELDS]
+    reserved = ["list_id", "item_id", "features", *FIELDS, *reserved_names(lists.impressions)]
     columns = [*lists.categorical, *lists.context]
     if layout == "items":
         reserved.append("position")
@@ -502,16 +545,16 @@ def _check_writable(lists: ItemLists, layout: Layout) -> None:
     taken = set(reserved)
     for name in columns:
         if name in taken or name.startswith("__index_level_"):
-            raise DataError(f"two columns named {name!r}, or a name with a meaning of its own; rename one of them")
+            raise DataError(f"two columns named {name!r}, or a reserved name; rename one of them")
         taken.add(name)
     if layout == "items" and len(lists.list_ids.unique()) < len(lists):
         twice = next(count["values"] for count in lists.list_ids.value_counts().to_pylist() if count["counts"] > 1)
-        raise DataError(f"list {twice!r} stands twice, and one row per item cannot tell the two apart; rename one")
+        raise DataError(f"list {twice!r} occurs twice, which one row per item cannot represent; rename one")
 
 
-def with_metadata(table: Any, **facts: Any) -> Any:
+def with_metadata(table: Any, *, version: int = 1, **facts: Any) -> Any:
     """Return the table with what its columns alone cannot say."""
-    return table.replace_schema_metadata({_METADATA: json.dumps({"version": _VERSION, **facts})})
+    return table.replace_schema_metadata({_METADATA: json.dumps({"version": version, **facts})})
 
 
 def _read_metadata(schema: Any) -> dict[str, Any]:

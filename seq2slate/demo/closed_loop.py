@@ -26,9 +26,9 @@ from seq2slate.data.lists import ItemLists
 from seq2slate.demo.folder import DemoFolder
 from seq2slate.errors import UsageError
 from seq2slate.experiments.analysis import Analysis, analyse
-from seq2slate.log.counts import Counts
+from seq2slate.experiments.counts import Counts
 from seq2slate.log.export import export
-from seq2slate.log.store import open_store
+from seq2slate.log.impression_log import open_log
 from seq2slate.serving.client import Client
 from seq2slate.serving.traffic import Traffic, send_traffic
 from seq2slate.simulation.click_models import ClickModel
@@ -154,14 +154,14 @@ def _note_visitors(folder: DemoFolder, experiment: str, traffic: Traffic) -> Tra
 
 def read_log(folder: DemoFolder) -> ItemLists:
     """Export the log, and read it back as training lists."""
-    with open_store(folder.log, create=False) as store:
+    with open_log(folder.log, create=False) as store:
         export(store, folder.shown)
     return read(folder.shown)
 
 
 def read_counts(folder: DemoFolder, experiment: str) -> Counts:
     """Return the running counts of the log."""
-    with open_store(folder.log, create=False) as store:
+    with open_log(folder.log, create=False) as store:
         return store.counts(experiment)
 
 

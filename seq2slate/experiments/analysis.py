@@ -23,7 +23,7 @@ before both arms have `MIN_UNITS` units, and with several arms it holds for all 
 also assumes that d is like Brownian motion in the clock 1/V: exactly so when each unit counts once, or all alike;
 docs/experiments.md shows what is left of it when some units come back often and others never.
 
-Clicks per position are summed over groups of units (`log.counts`), whose rates vary with all that varies between
+Clicks per position are summed over groups of units (`counts`), whose rates vary with all that varies between
 units. The interval of a slot is Wilson's, which suits rare clicks, for as many independent slates as would vary that
 much (an effective sample size, never above the true one), with the quantile of Student's t for the number of groups.
 That of the difference of two arms joins their two intervals (Newcombe's hybrid score). Both are for one planned look.
@@ -40,6 +40,7 @@ from scipy.special import chdtrc, stdtrit
 
 from seq2slate.errors import UsageError
 from seq2slate.experiments.assignment import USUAL_CONTROLS
+from seq2slate.experiments.counts import ArmCounts, Counts, PositionCounts
 from seq2slate.experiments.preference import Preference, preference_of
 from seq2slate.experiments.statistics import (
     ALPHA,
@@ -52,7 +53,6 @@ from seq2slate.experiments.statistics import (
     ratio_variance,
     two_sided_p,
 )
-from seq2slate.log.counts import ArmCounts, Counts, PositionCounts
 
 EXPECTED_LIFT = 0.05
 MISMATCH = 0.001

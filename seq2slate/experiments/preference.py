@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seq2slate.errors import UsageError
+from seq2slate.experiments.counts import DraftCounts
 from seq2slate.experiments.statistics import (
     MIN_UNITS,
     Interval,
@@ -23,7 +24,6 @@ from seq2slate.experiments.statistics import (
     ratio_variance,
     two_sided_p,
 )
-from seq2slate.log.counts import DraftCounts
 
 EXPECTED = 0.05
 """The preference that one hopes to find: it tunes what holds at any look."""

@@ -1,1 +1,1 @@
-"""The durable log of what was shown and what was clicked, in SQLite or PostgreSQL."""
+"""The durable log of impressions and clicks, in SQLite or PostgreSQL: `impression_log.open_log` opens it."""

@@ -1,4 +1,7 @@
-"""What the log asks of a database: a connection that runs the shared SQL, with `?` for values, in transactions."""
+"""What the log asks of a database: a connection that runs the shared SQL, with `?` for values, in transactions.
+
+To put the log into another database, write a `Backend` and name it in `impression_log.backend_for`.
+"""
 
 from __future__ import annotations
 
@@ -9,35 +12,35 @@ from typing import Any, Literal, Protocol, TypeAlias
 from seq2slate.errors import Seq2SlateError
 
 Durability: TypeAlias = Literal["process", "power"]
-"""What a write that was acknowledged survives: the end of any process, or the end of the machine's power too."""
+"""What an acknowledged write survives: the end of any process, or a power failure of the machine too."""
 Row: TypeAlias = tuple[Any, ...]
 
 
-class StoreError(Seq2SlateError):
-    """The log did not take a write, or could not be read; its message never has the password of a URL."""
+class LogError(Seq2SlateError):
+    """The log did not take a write, or could not be read; the message never contains the password of a URL."""
 
 
-class StoreBusyError(StoreError):
-    """More is waiting to be written than the log takes at a time."""
+class LogBusyError(LogError):
+    """The queue of the log is full."""
 
 
-class BadRowError(StoreError):
-    """The database refused a value: the transaction is undone, and without that row the others would do."""
+class BadRowError(LogError):
+    """The database refused a value: the transaction is rolled back, and would succeed without that row."""
 
 
-class ConflictError(StoreError):
-    """The database undid a transaction because of another one: the same again may well do."""
+class ConflictError(LogError):
+    """The database rolled a transaction back because of another one: a retry may succeed."""
 
 
 class Connection(Protocol):
-    """A connection for one thread at a time; everything it runs stands inside a transaction."""
+    """A connection, used by one thread at a time; every statement runs inside a transaction."""
 
     name: str
 
-    def transaction(self, *, alone: bool = False) -> AbstractContextManager[None]:
-        """Commit at the end of the block, undo it if it raises; a driver's errors come out as StoreErrors.
+    def transaction(self, *, exclusive: bool = False) -> AbstractContextManager[None]:
+        """Commit at the end of the block, roll back if it raises; a driver's errors come out as LogErrors.
 
-        Only one writer is in a block that is marked `alone`.
+        Only one writer at a time is in a block that is `exclusive`.
         """
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
@@ -47,17 +50,17 @@ class Connection(Protocol):
         """Run a statement that returns at most one row, with each of many values in turn."""
 
     def interrupt(self) -> None:
-        """Make what is running fail, from another thread."""
+        """Make the running statement fail; called from another thread."""
 
     def close(self) -> None:
-        """Let go, whatever state it is in."""
+        """Close the connection, whatever state it is in."""
 
 
 class Backend(Protocol):
-    """A database that a log lives in."""
+    """A database that can hold a log."""
 
     name: str
-    """For messages: where it is, and no password."""
+    """For messages: where it is, without a password."""
 
     def connect(self, *, read_only: bool = False) -> Connection:
-        """Return a new connection, or raise a StoreError."""
+        """Return a new connection, or raise a LogError."""

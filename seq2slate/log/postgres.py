@@ -1,7 +1,7 @@
 """The log in PostgreSQL, for several replicas of a service that share it.
 
-`synchronous_commit` is never off here: with it off, the kill of a server process loses what was acknowledged in the
-last moments, and even durability "process" promises to survive that. A stronger setting of the server stays.
+`synchronous_commit` is never off here: with it off, killing a server process loses writes that were just acknowledged,
+and even durability "process" promises to survive that. A stronger setting of the server stays.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from seq2slate.errors import UsageError
-from seq2slate.log.backend import BadRowError, ConflictError, Row, StoreError
+from seq2slate.log.backend import BadRowError, ConflictError, LogError, Row
 
 _BAD_ROW = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramLimitExceeded, UnicodeError)
 _TIMEOUTS = {  # in seconds, but for the second, in milliseconds; the URL may say otherwise
@@ -26,7 +26,7 @@ _TIMEOUTS = {  # in seconds, but for the second, in milliseconds; the URL may sa
     "keepalives_interval": "5",
     "keepalives_count": "3",
 }
-_MIGRATION_LOCK = 0x5E925A7E  # any number, the same in every process
+_MIGRATION_LOCK = 0x5E925A7E  # an arbitrary number, the same in every process
 _SYNCHRONOUS = (
     "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
 )
@@ -38,7 +38,7 @@ class PostgresBackend:
     def __init__(self, url: str):
         try:
             options = conninfo_to_dict(url)
-        except psycopg.Error:  # whose words repeat the URL, and with it the password
+        except psycopg.Error:  # its message repeats the URL, and with it the password
             raise UsageError("the PostgreSQL URL cannot be read; expected postgresql://user@host/database") from None
         self._password = str(options.get("password") or "")
         self._conninfo = make_conninfo(**{**_TIMEOUTS, **{name: str(value) for name, value in options.items()}})
@@ -47,12 +47,12 @@ class PostgresBackend:
         self.name = f"postgresql://{place}{port}/{options.get('dbname') or ''}"
 
     def connect(self, *, read_only: bool = False) -> PostgresConnection:
-        """Connect to the server; a reader sees one moment of the log for the whole of a transaction."""
+        """Connect to the server; a reader sees one snapshot of the log throughout a transaction."""
         try:
             raw = psycopg.connect(self._conninfo, autocommit=True)
             raw.execute(_SYNCHRONOUS)
         except (psycopg.Error, UnicodeError) as error:
-            raise StoreError(f"{self.name}: {self._without_password(str(error))}") from None
+            raise LogError(f"{self.name}: {self._without_password(str(error))}") from None
         if read_only:
             raw.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             raw.read_only = True
@@ -70,17 +70,17 @@ class PostgresConnection:
         self.name = name
 
     @contextmanager
-    def transaction(self, *, alone: bool = False) -> Iterator[None]:
-        """Commit at the end of the block, undo it if it raises."""
+    def transaction(self, *, exclusive: bool = False) -> Iterator[None]:
+        """Commit at the end of the block, roll back if it raises."""
         try:
             with self._raw.transaction():
-                if alone:
+                if exclusive:
                     self._raw.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
                 yield
         except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure) as error:
             raise ConflictError(f"{self.name}: {error}") from error
         except (psycopg.Error, UnicodeError) as error:
-            refused = BadRowError if _is_bad_row(error) else StoreError
+            refused = BadRowError if _is_bad_row(error) else LogError
             raise refused(f"{self.name}: {error}") from error
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
@@ -101,12 +101,12 @@ class PostgresConnection:
         return returned
 
     def interrupt(self) -> None:
-        """Hang up: a server that is frozen answers to nothing else."""
-        with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(self._raw.fileno())) as line:
-            line.shutdown(socket.SHUT_RDWR)
+        """Shut the socket down: a frozen server reacts to nothing else."""
+        with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(self._raw.fileno())) as connected:
+            connected.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Let go of the server, if it is still there."""
+        """Close the connection, if it is still open."""
         with suppress(psycopg.Error):
             self._raw.close()
 

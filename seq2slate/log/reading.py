@@ -1,31 +1,43 @@
-"""Read impressions with their clicks, page by page: memory is bounded, and no read is long enough to be in the way."""
+"""Reading the log: impressions with their clicks, page by page, and the running counts of experiments.
+
+Memory is bounded, and no read takes long enough to get in the writer's way. Counts are read as they stand: the
+impressions that they count are not read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
-from seq2slate.log.backend import Connection, Row
-from seq2slate.log.impressions import ROW, Columns, LoggedImpression, from_row
+import numpy as np
 
-Reading: TypeAlias = Callable[[], AbstractContextManager[Connection]]
-"""Opens a transaction that reads."""
+from seq2slate.data.impressions import ContextValue, Draft, Impression, ItemColumns
+from seq2slate.errors import UsageError
+from seq2slate.experiments.counts import ArmCounts, Counts, Definition, DraftCounts, MinuteCounts, PositionCounts
+from seq2slate.log.backend import Backend, Connection, Row
+from seq2slate.log.schema import ARM_SUMS, DRAFT_SUMS, IMPRESSION
+
 Found = TypeVar("Found")
 
-_COLUMNS = ROW.split(", ").index("columns")
-_SLATES_AT_ONCE = 1000  # a statement takes only so many values
+_COLUMNS = IMPRESSION.split(", ").index("columns")
+_SLATES_PER_STATEMENT = 1000  # a statement takes only so many values
+_CONTEXTS_PER_PAGE = 4096
 
 
 @dataclass(frozen=True)
-class Range:
-    """Which impressions are meant: from `since` on, before `until`, of one arm, without a fallback; None for any."""
+class ImpressionFilter:
+    """Which impressions are meant; None for any."""
 
     since: float | None = None
+    """Shown at this time or later, in seconds since 1970."""
     until: float | None = None
+    """Shown before this time."""
     arm: str | None = None
     without_fallback: str | None = None
+    """Not those that fell back for this reason."""
 
     def where(self) -> tuple[str, list[Any]]:
         """Return the SQL condition and its values."""
@@ -39,80 +51,224 @@ class Range:
         return " AND ".join(["1 = 1", *given]), list(given.values())
 
 
-def read_range(reading: Reading, chosen: Range, batch: int) -> Iterator[list[LoggedImpression]]:
-    """Yield the impressions of a range by time, up to `batch` at once."""
-    return _pages(reading, chosen, batch, read_some, lambda logged: (logged.impression.at, logged.impression.slate_id))
+class LogReader:
+    """The reading half of a log. Every read has a connection of its own and sees one snapshot of the log."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    @property
+    def name(self) -> str:
+        """Where the log is, without a password."""
+        return self._backend.name
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        """Open a connection for one read: none is kept that could go stale."""
+        connection = self._backend.connect(read_only=True)
+        try:
+            with connection.transaction():
+                yield connection
+        finally:
+            connection.close()
+
+    # Impressions
+
+    def get(self, slate_id: str) -> Impression | None:
+        """Return one impression, or None if the log does not have it."""
+        with self._reading() as connection:
+            return next(iter(_select(connection, "WHERE slate_id = ?", [slate_id])), None)
+
+    def recent(self, n: int) -> list[Impression]:
+        """Return the last n impressions, the latest first."""
+        with self._reading() as connection:
+            return _select(connection, "ORDER BY at DESC, slate_id DESC LIMIT ?", [n])
+
+    def impressions(
+        self, since: float | None = None, until: float | None = None, *, arm: str | None = None, batch: int = 512
+    ) -> Iterator[Impression]:
+        """Yield impressions by time, from `since` on and before `until`; no more than `batch` are in memory."""
+        for page in self.pages(ImpressionFilter(since, until, arm), batch=batch):
+            yield from page
+
+    def pages(self, chosen: ImpressionFilter, *, batch: int = 512) -> Iterator[list[Impression]]:
+        """Yield the chosen impressions by time, `batch` at a time."""
+        if batch < 1:
+            raise UsageError(f"batch must be at least 1, got {batch}")
+        return self._pages(chosen, batch, _select, lambda one: (one.at, one.slate_id))
+
+    def contexts(self, chosen: ImpressionFilter) -> Iterator[Mapping[str, ContextValue] | None]:
+        """Yield the context of each chosen impression, by time."""
+
+        def select(connection: Connection, which: str, values: Sequence[Any]) -> list[Row]:
+            return connection.rows(f"SELECT at, slate_id, context FROM impressions {which}", values)
+
+        for page in self._pages(chosen, _CONTEXTS_PER_PAGE, select, lambda row: row[:2]):
+            yield from (None if context is None else json.loads(context) for _, _, context in page)
+
+    def _pages(
+        self,
+        chosen: ImpressionFilter,
+        batch: int,
+        select: Callable[[Connection, str, Sequence[Any]], list[Found]],
+        place: Callable[[Found], tuple[Any, ...]],
+    ) -> Iterator[list[Found]]:
+        """Yield pages of what `select` finds; each begins after the place of the last row of the one before."""
+        where, values = chosen.where()
+        after: tuple[Any, ...] = ()
+        while True:
+            beyond = " AND (at, slate_id) > (?, ?)" if after else ""
+            which = f"WHERE {where}{beyond} ORDER BY at, slate_id LIMIT ?"
+            with self._reading() as connection:
+                page = select(connection, which, [*values, *after, batch])
+            if page:
+                yield page
+            if len(page) < batch:
+                return
+            after = place(page[-1])
+
+    def column_sets(self, chosen: ImpressionFilter) -> list[tuple[ItemColumns, float, float]]:
+        """Return the different columns that the chosen impressions have, each with its first and last time."""
+        where, values = chosen.where()
+        with self._reading() as connection:
+            known = _read_columns(connection)
+            rows = connection.rows(
+                f"SELECT columns, MIN(at), MAX(at) FROM impressions WHERE {where} GROUP BY columns ORDER BY MIN(at)",
+                values,
+            )
+        return [(known[key], first, last) for key, first, last in rows]
+
+    # Experiments
+
+    def experiments(self) -> list[str]:
+        """Return the names of all experiments that have impressions."""
+        with self._reading() as connection:
+            rows = connection.rows("SELECT DISTINCT experiment FROM arm_counts ORDER BY experiment")
+        return [name for (name,) in rows]
+
+    def definition(self, experiment: str) -> Definition | None:
+        """Return the recorded settings of an experiment; None if there are none."""
+        with self._reading() as connection:
+            rows = connection.rows("SELECT control, weights FROM definitions WHERE experiment = ?", (experiment,))
+        return Definition(experiment, rows[0][0], json.loads(rows[0][1])) if rows else None
+
+    def counts(self, experiment: str) -> Counts:
+        """Return the running counts of an experiment."""
+        with self._reading() as connection:
+            positions, reasons = _read_positions(connection, experiment), _read_reasons(connection, experiment)
+            arms = connection.rows(
+                f"SELECT arm, {', '.join(ARM_SUMS)} FROM arm_counts WHERE experiment = ? ORDER BY arm", (experiment,)
+            )
+            drafts = connection.rows(
+                f"SELECT arm_a, arm_b, {', '.join(DRAFT_SUMS)} FROM draft_counts WHERE experiment = ? "
+                "ORDER BY arm_a, arm_b",
+                (experiment,),
+            )
+        return Counts(
+            experiment,
+            {
+                arm: ArmCounts(
+                    **dict(zip(ARM_SUMS, sums, strict=True)),
+                    positions=tuple(positions.get(arm, ())),
+                    fallback_reasons=reasons.get(arm, {}),
+                )
+                for arm, *sums in arms
+            },
+            {(a, b): DraftCounts(*sums) for a, b, *sums in drafts},
+        )
+
+    def minutes(self, experiment: str, since: int) -> list[MinuteCounts]:
+        """Return the counts of each minute with impressions, from a minute since 1970 on, the earliest first."""
+        with self._reading() as connection:
+            rows = connection.rows(
+                "SELECT minute, arm, impressions, clicks FROM minute_counts WHERE experiment = ? AND minute >= ? "
+                "ORDER BY minute, arm",
+                (experiment, since),
+            )
+        return [MinuteCounts(*row) for row in rows]
+
+    def latencies(self, experiment: str, n: int) -> dict[str, list[float]]:
+        """Return, by arm, the milliseconds of the experiment's slates among the last n of the log."""
+        latencies: dict[str, list[float]] = {}
+        with self._reading() as connection:
+            rows = connection.rows(
+                "SELECT arm, latency_ms FROM (SELECT experiment, arm, latency_ms FROM impressions "
+                "ORDER BY at DESC, slate_id DESC LIMIT ?) AS latest WHERE experiment = ?",
+                (n, experiment),
+            )
+        for arm, milliseconds in rows:
+            latencies.setdefault(arm, []).append(milliseconds)
+        return latencies
 
 
-def read_contexts(reading: Reading, chosen: Range, batch: int) -> Iterator[str | None]:
-    """Yield the context of each impression of a range by time, as JSON."""
-
-    def select(connection: Connection, which: str, values: Sequence[Any]) -> list[Row]:
-        return connection.rows(f"SELECT at, slate_id, context FROM impressions {which}", values)
-
-    for page in _pages(reading, chosen, batch, select, lambda row: row[:2]):
-        yield from (context for _, _, context in page)
-
-
-def _pages(
-    reading: Reading,
-    chosen: Range,
-    batch: int,
-    select: Callable[[Connection, str, Sequence[Any]], list[Found]],
-    place: Callable[[Found], tuple[Any, ...]],
-) -> Iterator[list[Found]]:
-    """Yield what `select` finds in a range; each page begins after the place of the last row of the one before."""
-    where, values = chosen.where()
-    after: tuple[Any, ...] = ()
-    while True:
-        beyond = " AND (at, slate_id) > (?, ?)" if after else ""
-        with reading() as connection:
-            page = select(connection, f"WHERE {where}{beyond} ORDER BY at, slate_id LIMIT ?", [*values, *after, batch])
-        if page:
-            yield page
-        if len(page) < batch:
-            return
-        after = place(page[-1])
-
-
-def read_column_sets(connection: Connection, chosen: Range) -> list[tuple[Columns, float, float]]:
-    """Return each set of columns that occurs in a range, with the first and last time it does."""
-    where, values = chosen.where()
-    known = _read_columns(connection)
-    rows = connection.rows(
-        f"SELECT columns, MIN(at), MAX(at) FROM impressions WHERE {where} GROUP BY columns ORDER BY MIN(at)", values
+def from_row(row: Row, columns: ItemColumns, clicks: Mapping[int, float]) -> Impression:
+    """Return what `writer.to_row` wrote, with its clicks."""
+    slate_id, at, unit, experiment, arm, model, items, shown, propensities, _, features, categorical, *rest = row
+    context, fallback, latency_ms, draft = rest
+    ids = json.loads(items)
+    return Impression(
+        slate_id=slate_id,
+        at=at,
+        unit=unit,
+        experiment=experiment,
+        arm=arm,
+        model=model,
+        items=ids,
+        shown=json.loads(shown),
+        log_propensities=None if propensities is None else json.loads(propensities),
+        features=np.frombuffer(features, "<f4").reshape(len(ids), len(columns.features)),
+        feature_names=columns.features,
+        categorical=dict(zip(columns.categorical, json.loads(categorical or "[]"), strict=True)),
+        context=None if context is None else json.loads(context),
+        fallback=fallback,
+        latency_ms=latency_ms,
+        draft=None if draft is None else Draft.from_json(draft),
+        clicks=clicks,
     )
-    return [(known[key], first, last) for key, first, last in rows]
 
 
-def read_some(connection: Connection, which: str, values: Sequence[Any]) -> list[LoggedImpression]:
+def _select(connection: Connection, which: str, values: Sequence[Any]) -> list[Impression]:
     """Return the impressions that the end of a SELECT names, with their clicks."""
-    rows = connection.rows(f"SELECT {ROW} FROM impressions {which}", values)
+    rows = connection.rows(f"SELECT {IMPRESSION} FROM impressions {which}", values)
     if not rows:
         return []
     columns = _read_columns(connection)
     clicks: dict[str, dict[int, float]] = {row[0]: {} for row in rows}
-    for start in range(0, len(rows), _SLATES_AT_ONCE):
-        slate_ids = [row[0] for row in rows[start : start + _SLATES_AT_ONCE]]
+    for start in range(0, len(rows), _SLATES_PER_STATEMENT):
+        slate_ids = [row[0] for row in rows[start : start + _SLATES_PER_STATEMENT]]
         marks = ", ".join("?" * len(slate_ids))
         for slate_id, item, at in connection.rows(
             f"SELECT slate_id, item, at FROM clicks WHERE slate_id IN ({marks}) ORDER BY item", slate_ids
         ):
             clicks[slate_id][item] = at
-    return [LoggedImpression(from_row(row, columns[row[_COLUMNS]]), clicks[row[0]]) for row in rows]
+    return [from_row(row, columns[row[_COLUMNS]], clicks[row[0]]) for row in rows]
 
 
-def _read_columns(connection: Connection) -> dict[str, Columns]:
-    return {key: Columns.from_json(text) for key, text in connection.rows("SELECT key, columns FROM column_sets")}
+def _read_columns(connection: Connection) -> dict[str, ItemColumns]:
+    """Return every set of columns in the log by its key."""
+    found = {}
+    for key, text in connection.rows("SELECT key, columns FROM column_sets"):
+        names = json.loads(text)
+        found[key] = ItemColumns(tuple(names["features"]), tuple(names["categorical"]))
+    return found
 
 
-def read_latencies(connection: Connection, experiment: str, n: int) -> dict[str, list[float]]:
-    """Return the milliseconds of an experiment's slates among the last n of the log, by arm."""
-    latencies: dict[str, list[float]] = {}
-    for arm, milliseconds in connection.rows(
-        "SELECT arm, latency_ms FROM (SELECT experiment, arm, latency_ms FROM impressions "
-        "ORDER BY at DESC, slate_id DESC LIMIT ?) AS latest WHERE experiment = ?",
-        (n, experiment),
+def _read_positions(connection: Connection, experiment: str) -> dict[str, list[PositionCounts]]:
+    positions: dict[str, list[PositionCounts]] = {}
+    for arm, _, *sums in connection.rows(
+        "SELECT arm, position, SUM(impressions), SUM(clicks), COUNT(*), SUM(impressions * impressions), "
+        "SUM(clicks * clicks), SUM(impressions * clicks) FROM slot_counts WHERE experiment = ? "
+        "GROUP BY arm, position ORDER BY arm, position",
+        (experiment,),
     ):
-        latencies.setdefault(arm, []).append(milliseconds)
-    return latencies
+        positions.setdefault(arm, []).append(PositionCounts(*map(int, sums)))
+    return positions
+
+
+def _read_reasons(connection: Connection, experiment: str) -> dict[str, dict[str, int]]:
+    reasons: dict[str, dict[str, int]] = {}
+    for arm, reason, n_slates in connection.rows(
+        "SELECT arm, reason, impressions FROM fallback_counts WHERE experiment = ? ORDER BY arm, reason", (experiment,)
+    ):
+        reasons.setdefault(arm, {})[reason] = n_slates
+    return reasons

@@ -1,17 +1,29 @@
-"""The tables of the log, as numbered steps that are only ever added to.
+"""The tables of the log, as numbered migrations.
 
-A log says which steps it has taken. One with fewer is brought up to date when it is opened; one with more was written
-by a newer version and is refused. A step that was released is never changed: what has to change is a new step.
+A log records which migrations it has. One with fewer is migrated when it is opened; one with more was written by a
+newer version and is refused. A migration is never changed: what has to change is a new one.
 
-The text is SQL that SQLite and PostgreSQL both read; BLOB has another name in the latter, which its back end knows.
+The SQL is common to SQLite and PostgreSQL; only BLOB has another name in the latter, which its backend translates.
 """
 
 from __future__ import annotations
 
+from dataclasses import fields
 from time import time
 
 from seq2slate.errors import DataError
+from seq2slate.experiments.counts import ArmCounts, DraftCounts
 from seq2slate.log.backend import Connection
+
+IMPRESSION = (
+    "slate_id, at, unit, experiment, arm, model, items, shown, log_propensities, columns, features, categorical, "
+    "context, fallback, latency_ms, draft"
+)
+"""The columns of `impressions`, in the order in which the writer writes and the reader reads them."""
+ARM_SUMS = tuple(one.name for one in fields(ArmCounts) if one.name not in ("positions", "fallback_reasons"))
+"""The sums in `arm_counts`."""
+DRAFT_SUMS = tuple(one.name for one in fields(DraftCounts))
+"""The sums in `draft_counts`."""
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -72,7 +84,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (experiment, arm, position)
         )""",
     ),
-    (  # slots by group of units (what was counted before is a group of its own), minutes, reasons, shared slates
+    (  # slots by group of units (earlier counts are a group of their own), minutes, fallback reasons, interleaving
         """CREATE TABLE slot_counts (
             experiment TEXT NOT NULL,
             arm TEXT NOT NULL,
@@ -135,7 +147,7 @@ _APPLIED = "CREATE TABLE IF NOT EXISTS seq2slate_migrations (number INTEGER PRIM
 
 def migrate(connection: Connection, *, create: bool) -> None:
     """Bring the tables up to date; without `create`, a database that holds no log is an error and stays as it is."""
-    with connection.transaction(alone=True):
+    with connection.transaction(exclusive=True):
         version = _version(connection)
         if version > len(MIGRATIONS):
             raise DataError(

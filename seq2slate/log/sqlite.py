@@ -1,11 +1,11 @@
-"""The log in one SQLite file, with a write-ahead log: readers, in any process, never hold up the writer.
+"""The log in one SQLite file in WAL mode: readers, in any process, never block the writer.
 
-The write-ahead log is with the operating system at every commit, so that killing the process loses nothing
-(`synchronous=NORMAL`); with durability "power" it is on the disk at every commit (`FULL`).
+At every commit the write-ahead log is handed to the operating system, so killing the process loses nothing
+(`synchronous=NORMAL`); with durability "power" it is synced to the disk (`FULL`).
 
-What is committed has to move from the write-ahead log into the file now and then, and that waits for the disk. A thread
-of its own does it, so that no commit has to wait; should it ever fall behind, commits help from `_LONGEST_WAL` on. The
-commit after a move waits for the disk once, when the write-ahead log starts over: so moves are few.
+A checkpoint moves committed pages from the write-ahead log into the database file, and waits for the disk. A thread of
+its own does it, so that no commit has to wait; should it fall behind, commits checkpoint too from `_LONGEST_WAL` on.
+The commit after a checkpoint waits for the disk once, when the write-ahead log restarts: so checkpoints are rare.
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from seq2slate.errors import DataError
-from seq2slate.log.backend import BadRowError, Durability, Row, StoreError
+from seq2slate.log.backend import BadRowError, Durability, LogError, Row
 
-logger = logging.getLogger("seq2slate.serving")
-_SECONDS_TO_WAIT = 5.0  # for another process that is writing
-_SECONDS_BETWEEN_MOVES, _ROWS_BETWEEN_MOVES = 10.0, 5000  # whatever comes first
-_MOVES_TO_CATCH_UP = (
-    5  # each finds only what was committed during the one before; when nothing is left, the log starts over
-)
+logger = logging.getLogger("seq2slate.log")
+_LOCK_TIMEOUT = 5.0  # seconds, for another process that is writing
+_CHECKPOINT_SECONDS, _CHECKPOINT_ROWS = 10.0, 5000  # between checkpoints, whichever comes first
+_CHECKPOINT_PASSES = 5  # each finds only what was committed during the one before; then the write-ahead log restarts
 _LONGEST_WAL = 16_384  # pages of 4 KiB
 _BAD_ROW = (
     sqlite3.DataError,
@@ -40,7 +38,7 @@ _BAD_ROW = (
 
 
 class SqliteBackend:
-    """A file; it is made, with its folder, when it is missing and `create` allows."""
+    """A SQLite file; with `create` it is made, with its folder, if it is missing."""
 
     def __init__(self, path: str | os.PathLike[str], *, durability: Durability = "process", create: bool = True):
         self.path = Path(path).absolute()
@@ -63,7 +61,7 @@ class SqliteBackend:
                 raw.close()
                 raise
         except sqlite3.OperationalError as error:  # locked, no permission, no space
-            raise StoreError(f"{self.name}: {error}") from error
+            raise LogError(f"{self.name}: {error}") from error
         except sqlite3.DatabaseError as error:
             raise DataError(f"{self.name}: {error}") from error
         return SqliteConnection(raw, self, checkpointer)
@@ -72,13 +70,13 @@ class SqliteBackend:
         return sqlite3.connect(
             f"{self.path.as_uri()}?mode={mode}",
             uri=True,
-            timeout=_SECONDS_TO_WAIT,
-            isolation_level=None,  # transactions begin where we say
-            check_same_thread=False,  # made by the thread that opens a log, used by the one that writes
+            timeout=_LOCK_TIMEOUT,
+            isolation_level=None,  # no implicit transactions
+            check_same_thread=False,  # opened by the thread that opens the log, used by the writer thread
         )
 
     def prepare(self, raw: sqlite3.Connection, read_only: bool) -> None:
-        """Set what SQLite keeps for a connection, not for the file."""
+        """Set the options that belong to a connection, not to the file."""
         raw.execute("PRAGMA journal_mode = WAL")
         raw.execute(f"PRAGMA synchronous = {'FULL' if self.durability == 'power' else 'NORMAL'}")
         raw.execute(f"PRAGMA wal_autocheckpoint = {_LONGEST_WAL}")
@@ -97,16 +95,16 @@ class SqliteConnection:
         self.name = backend.name
 
     @contextmanager
-    def transaction(self, *, alone: bool = False) -> Iterator[None]:
-        """Commit at the end of the block, undo it if it raises; writers are alone anyway."""
+    def transaction(self, *, exclusive: bool = False) -> Iterator[None]:
+        """Commit at the end of the block, roll back if it raises; SQLite has one writer at a time anyway."""
         if _identity(self._path) != self._file:  # or everything would go into a file that nobody finds
-            raise StoreError(f"{self.name}: the file was moved, deleted or replaced")
+            raise LogError(f"{self.name}: the file was moved, deleted or replaced")
         try:
             self._raw.execute(self._begin)
             yield
             self._raw.execute("COMMIT")
             if self._checkpointer is not None:
-                self._checkpointer.look(self._raw.total_changes)
+                self._checkpointer.count(self._raw.total_changes)
         except BaseException as error:
             if self._raw.in_transaction:  # a full disk may have ended it already
                 with suppress(sqlite3.Error):
@@ -114,7 +112,7 @@ class SqliteConnection:
             if isinstance(error, _BAD_ROW):
                 raise BadRowError(f"{self.name}: {error}") from error
             if isinstance(error, sqlite3.Error):
-                raise StoreError(f"{self.name}: {error}") from error
+                raise LogError(f"{self.name}: {error}") from error
             raise
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
@@ -134,7 +132,7 @@ class SqliteConnection:
         self._raw.interrupt()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the connection, and stop its checkpoints."""
         if self._checkpointer is not None:
             self._checkpointer.stop()
         with suppress(sqlite3.Error):
@@ -142,7 +140,7 @@ class SqliteConnection:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells a file from every other one; None if there is none."""
+    """Return the device and inode of a file; None if there is no file."""
     try:
         found = os.stat(path)
     except OSError:
@@ -151,42 +149,42 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 class _Checkpointer:
-    """The thread that moves what is committed into the file, on a connection of its own."""
+    """The thread that checkpoints the write-ahead log, on a connection of its own."""
 
     def __init__(self, raw: sqlite3.Connection, name: str):
         self._raw, self._name = raw, name
-        self._written = self._moved = 0  # rows
-        self._is_time, self._stopping = threading.Event(), False
+        self._written = self._checkpointed = 0  # rows
+        self._is_due, self._stopping = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="seq2slate-checkpoint", daemon=True)
         self._thread.start()
 
-    def look(self, written: int) -> None:
-        """Hear how many rows have been written so far."""
+    def count(self, written: int) -> None:
+        """Take the number of rows written so far."""
         self._written = written
-        if written - self._moved >= _ROWS_BETWEEN_MOVES:
-            self._is_time.set()
+        if written - self._checkpointed >= _CHECKPOINT_ROWS:
+            self._is_due.set()
 
     def stop(self) -> None:
-        """Finish what has begun, and let go of the file."""
+        """Finish a checkpoint that has begun, and close the connection."""
         self._stopping = True
-        self._is_time.set()
+        self._is_due.set()
         self._thread.join()
 
     def _run(self) -> None:
         while not self._stopping:
-            self._is_time.wait(_SECONDS_BETWEEN_MOVES)
-            self._is_time.clear()
+            self._is_due.wait(_CHECKPOINT_SECONDS)
+            self._is_due.clear()
             try:
-                if self._written > self._moved and not self._stopping:
-                    self._moved = self._written
-                    self._move()
+                if self._written > self._checkpointed and not self._stopping:
+                    self._checkpointed = self._written
+                    self._checkpoint()
             except sqlite3.Error as error:  # nothing is lost, but the write-ahead log grows
-                logger.warning("%s: what is committed stays in the write-ahead log: %s", self._name, error)
+                logger.warning("%s: the checkpoint failed, and the write-ahead log grows: %s", self._name, error)
         with suppress(sqlite3.Error):
             self._raw.close()
 
-    def _move(self) -> None:
-        for _ in range(_MOVES_TO_CATCH_UP):
-            _, in_log, moved = self._raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            if in_log == moved:
+    def _checkpoint(self) -> None:
+        for _ in range(_CHECKPOINT_PASSES):
+            _, in_log, checkpointed = self._raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if in_log == checkpointed:
                 return

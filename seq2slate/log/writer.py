@@ -1,29 +1,131 @@
-"""The one thread that writes: it takes all that is waiting, commits it together, and only then acknowledges it."""
+"""The one thread that writes: group commit, the rows that a group becomes, and what it adds to the running counts.
+
+The writer takes everything that is waiting, writes it in one transaction, commits, and only then resolves the futures:
+a commit costs the same for one row as for a hundred, so the longer the queue, the cheaper each write.
+
+- A failure rejects the futures of its group alone. The connection is then reopened for the next group; while that
+  fails, groups are rejected at once and the database is retried with exponential backoff.
+- A value that the database refuses fails its own write only: the group is halved until that row is alone.
+- A transaction that another one rolled back is retried. Nothing else is: once a commit fails in any other way, its
+  outcome is unknown, and whoever sent the write decides.
+
+The counts are those of `experiments.counts`. They change in the transaction of the rows that they count.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import threading
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
 from queue import SimpleQueue
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
+from zlib import crc32
 
-from seq2slate.errors import Seq2SlateError
-from seq2slate.log.backend import (
-    BadRowError,
-    ConflictError,
-    Connection,
-    StoreBusyError,
-    StoreError,
-)
-from seq2slate.log.impressions import Columns
-from seq2slate.log.writing import Entry, columns_in, write
+from seq2slate.data.impressions import Draft, Impression, ItemColumns, is_storable
+from seq2slate.errors import DataError, Seq2SlateError
+from seq2slate.experiments.counts import Definition
+from seq2slate.log.backend import BadRowError, ConflictError, Connection, LogBusyError, LogError, Row
+from seq2slate.log.schema import ARM_SUMS, DRAFT_SUMS, IMPRESSION
 
-_LARGEST_GROUP = 256  # more in one transaction saves nothing and makes the first of them wait for the last
-_CONFLICTS = 5  # how often a transaction that another one undid is tried again
-_SECONDS_TO_CLOSE = 5.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds before a database that is away is asked again
+GROUPS = 64
+"""Groups of units, by a hash of the unit, in which the slots are counted."""
+_LARGEST_GROUP = 256  # writes in a transaction; more would save nothing and make the first wait for the last
+_MAX_CONFLICTS = 5  # attempts at a transaction that others roll back
+_CLOSE_TIMEOUT = 5.0  # seconds
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts to reconnect
+_ROWS_PER_STATEMENT = 500  # a statement takes only so many values
+
+
+class ClickOutcome(StrEnum):
+    """What became of a click."""
+
+    NEW = "new"
+    DUPLICATE = "duplicate"
+    """The item of this slate was clicked before: only the first click counts."""
+    UNKNOWN_SLATE = "unknown-slate"
+    NOT_SHOWN = "not-shown"
+    """The slate does not have the item, or had it only among the candidates."""
+
+
+# What can be written
+
+
+@dataclass(frozen=True)
+class NewImpression:
+    """An impression to write, as it was when it was handed over."""
+
+    impression: Impression
+    columns: ItemColumns
+    row: Row
+
+    @classmethod
+    def of(cls, impression: Impression) -> NewImpression:
+        """Make its row; later changes of its arrays do not reach it."""
+        columns = impression.columns
+        return cls(impression, columns, to_row(impression, columns))
+
+
+@dataclass(frozen=True)
+class NewClick:
+    """A click to write."""
+
+    slate_id: str
+    item_id: str
+    at: float
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A write as large as an impression that is deleted at once: it tests whether the log has room."""
+
+
+Entry: TypeAlias = NewImpression | NewClick | Probe | Definition
+
+
+def to_row(impression: Impression, columns: ItemColumns) -> Row:
+    """Return an impression as a row of `impressions`, which `reading.from_row` reads."""
+    one = impression
+    row = (
+        one.slate_id,
+        float(one.at),
+        one.unit,
+        one.experiment,
+        one.arm,
+        one.model,
+        _to_json(list(one.items)),
+        _to_json([int(item) for item in one.shown]),
+        None if one.log_propensities is None else _to_json([float(value) for value in one.log_propensities]),
+        _columns_row(columns)[0],
+        one.features.astype("<f4", copy=False).tobytes(),
+        _to_json([list(values) for values in one.categorical.values()]) if one.categorical else None,
+        None if one.context is None else _to_json(dict(one.context)),
+        one.fallback,
+        float(one.latency_ms),
+        None if one.draft is None else one.draft.to_json(),
+    )
+    if not is_storable("".join(value for value in row if isinstance(value, str))):
+        raise DataError(f"impression {one.slate_id!r}: some text has a NUL or half a surrogate pair")
+    return row
+
+
+_to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+@lru_cache(maxsize=64)
+def _columns_row(columns: ItemColumns) -> tuple[str, str]:
+    """Return a row of `column_sets`: a key, the same everywhere, and the names."""
+    text = json.dumps({"features": columns.features, "categorical": columns.categorical})
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest(), text
+
+
+# The queue and its thread
 
 
 class _Waiting(NamedTuple):
@@ -32,16 +134,16 @@ class _Waiting(NamedTuple):
 
 
 class Writer:
-    """A queue and the thread that empties it."""
+    """A bounded queue and the thread that empties it."""
 
     def __init__(self, name: str, connect: Callable[[], Connection], *, capacity: int):
         self._name = name
         self._connect = connect
         self._capacity = capacity
-        self._connection: Connection | None = connect()  # in the caller's thread: a wrong URL is found at once
-        self._known_columns: set[Columns] = set()  # those of the last group on this connection: in the log for sure
+        self._connection: Connection | None = connect()  # in the caller's thread: a wrong URL fails at once
+        self._known_columns: set[ItemColumns] = set()  # those of the last group on this connection: surely in the log
         self._started: float | None = None
-        self._pause, self._closed_until = _FIRST_PAUSE, 0.0
+        self._pause, self._retry_at = _FIRST_PAUSE, 0.0
         self._waiting: SimpleQueue[_Waiting | None] = SimpleQueue()
         """None is the last one."""
         self._adding = threading.Lock()
@@ -50,31 +152,31 @@ class Writer:
         self._thread.start()
 
     def add(self, entry: Entry) -> Future[Any]:
-        """Hand over an entry; the future is resolved when it is committed or refused."""
+        """Enqueue an entry; the future is resolved when it is committed or refused."""
         waiting = _Waiting(entry, Future())
         with self._adding:
             if self._closing:
-                raise StoreError(f"{self._name}: the log is closed")
+                raise LogError(f"{self._name}: the log is closed")
             if self._waiting.qsize() >= self._capacity:
-                raise StoreBusyError(f"{self._name}: {self._capacity} writes are waiting already")
+                raise LogBusyError(f"{self._name}: {self._capacity} writes are waiting already")
             self._waiting.put(waiting)
         return waiting.done
 
     def give_up_after(self, seconds: float) -> None:
-        """Cut the connection if the group that is being written has taken longer."""
+        """Interrupt the connection if the group that is being written has taken longer."""
         started, connection = self._started, self._connection
         if started is not None and connection is not None and monotonic() - started > seconds:
             connection.interrupt()
 
     def close(self) -> None:
-        """Write what is waiting, then stop; a database that says nothing is not waited for for ever."""
+        """Write what is waiting, then stop; a database that does not respond is given up."""
         with self._adding:
             self._closing = True
             self._waiting.put(None)
-        self._thread.join(_SECONDS_TO_CLOSE)
+        self._thread.join(_CLOSE_TIMEOUT)
         if self._thread.is_alive():
             self.give_up_after(0)
-            self._thread.join(_SECONDS_TO_CLOSE)
+            self._thread.join(_CLOSE_TIMEOUT)
 
     def _run(self) -> None:
         is_open = True
@@ -100,41 +202,41 @@ class Writer:
         try:
             outcomes = self._commit([waiting.entry for waiting in group])
         except BadRowError as error:
-            self._known_columns = set()  # in case it was they that the row missed
+            self._known_columns = set()  # perhaps it was they that the row lacked
             if len(group) == 1:
                 group[0].done.set_exception(error)
             else:
                 middle = len(group) // 2
                 self._write(group[:middle])
                 self._write(group[middle:])
-        except Exception as error:  # whatever it is, those who wait must hear of it and the thread must live
+        except Exception as error:  # of any kind: the futures must be resolved and the thread must live
             self._disconnect()
             for waiting in group:
-                waiting.done.set_exception(_as_store_error(error, self._name))
+                waiting.done.set_exception(_as_log_error(error, self._name))
         else:
             for waiting, outcome in zip(group, outcomes, strict=True):
                 waiting.done.set_result(outcome)
 
-    def _commit(self, entries: Sequence[Entry]) -> Sequence[Any]:
+    def _commit(self, entries: Sequence[Entry]) -> Sequence[ClickOutcome | None]:
         connection = self._connected()
-        for _ in range(_CONFLICTS):
+        for _ in range(_MAX_CONFLICTS):
             try:
                 with connection.transaction():
-                    outcomes = write(connection, entries, self._known_columns)
-                self._known_columns = columns_in(entries)
+                    outcomes = write_group(connection, entries, self._known_columns)
+                self._known_columns = _columns_in(entries)
                 return outcomes
-            except ConflictError as error:  # surely undone: to try again cannot write twice
+            except ConflictError as error:  # surely rolled back: a retry cannot write twice
                 conflict = error
         raise conflict
 
     def _connected(self) -> Connection:
         if self._connection is None:
-            if monotonic() < self._closed_until:
-                raise StoreError(f"{self._name}: cannot be reached; trying again soon")
+            if monotonic() < self._retry_at:
+                raise LogError(f"{self._name}: cannot be reached; trying again soon")
             try:
                 self._connection = self._connect()
             except (Seq2SlateError, OSError):
-                self._closed_until = monotonic() + self._pause
+                self._retry_at = monotonic() + self._pause
                 self._pause = min(2 * self._pause, _LONGEST_PAUSE)
                 raise
             self._pause = _FIRST_PAUSE
@@ -147,8 +249,248 @@ class Writer:
             self._known_columns = set()
 
 
-def _as_store_error(error: Exception, name: str) -> StoreError:
-    """Return an error of its own for each who waits: an exception that several threads raise mixes their tracebacks."""
-    failure = StoreError(str(error) if isinstance(error, Seq2SlateError) else f"{name}: {error}")
+def _as_log_error(error: Exception, name: str) -> LogError:
+    """Return a new error for each future: an exception that several threads raise mixes their tracebacks."""
+    failure = LogError(str(error) if isinstance(error, Seq2SlateError) else f"{name}: {error}")
     failure.__cause__ = error
     return failure
+
+
+# One group in one transaction
+
+
+_INSERT_COLUMNS = "INSERT INTO column_sets (key, columns) VALUES (?, ?) ON CONFLICT (key) DO NOTHING RETURNING key"
+_INSERT_IMPRESSION = (
+    f"INSERT INTO impressions ({IMPRESSION}) VALUES ({', '.join('?' * len(IMPRESSION.split(',')))}) "
+    "ON CONFLICT (slate_id) DO NOTHING RETURNING slate_id"
+)
+_INSERT_CLICK = (
+    "INSERT INTO clicks (slate_id, item, at) VALUES (?, ?, ?) ON CONFLICT (slate_id, item) DO NOTHING RETURNING item"
+)
+_UPSERT_DEFINITION = (
+    "INSERT INTO definitions (experiment, control, weights) VALUES (?, ?, ?) "
+    "ON CONFLICT (experiment) DO UPDATE SET control = excluded.control, weights = excluded.weights"
+)
+
+
+class _Slate(NamedTuple):
+    """What the counts need to know of a slate."""
+
+    experiment: str
+    arm: str
+    unit: str
+    at: float
+    draft: Draft | None
+
+
+class _ShownClick(NamedTuple):
+    """A click on an item that was shown; `number` is that of its entry in the group."""
+
+    number: int
+    click: NewClick
+    slate: _Slate
+    item: int
+    slot: int
+
+
+def write_group(
+    connection: Connection, entries: Sequence[Entry], known: Set[ItemColumns] = frozenset()
+) -> list[ClickOutcome | None]:
+    """Write a group; return the outcome of every click, and None for every other entry.
+
+    `known` are sets of columns that the log has already. Impressions come before clicks, and each kind is in the order
+    of its key: two writers that lock rows in the same order cannot deadlock.
+    """
+    tally = _Tally()
+    impressions = [entry for entry in entries if isinstance(entry, NewImpression)]
+    if unknown := _columns_in(entries) - known:
+        connection.each(_INSERT_COLUMNS, sorted(map(_columns_row, unknown)))
+    _write_impressions(connection, sorted(impressions, key=lambda new: new.impression.slate_id), tally)
+    clicks = {number: entry for number, entry in enumerate(entries) if isinstance(entry, NewClick)}
+    outcomes = _write_clicks(connection, clicks, tally) if clicks else {}
+    tally.save(connection)
+    for entry in entries:
+        if isinstance(entry, Definition):
+            connection.rows(_UPSERT_DEFINITION, (entry.experiment, entry.control, json.dumps(dict(entry.weights))))
+    if any(isinstance(entry, Probe) for entry in entries):
+        connection.each(_INSERT_COLUMNS, [("probe", " " * 65_536)])
+        connection.rows("DELETE FROM column_sets WHERE key = 'probe'")
+    return [outcomes.get(number) for number in range(len(entries))]
+
+
+def _columns_in(entries: Iterable[Entry]) -> set[ItemColumns]:
+    return {entry.columns for entry in entries if isinstance(entry, NewImpression)}
+
+
+def _write_impressions(connection: Connection, impressions: Sequence[NewImpression], tally: _Tally) -> None:
+    inserted = connection.each(_INSERT_IMPRESSION, [new.row for new in impressions])
+    for new, is_new in zip(impressions, inserted, strict=True):
+        if is_new:
+            one = new.impression
+            slate = _Slate(one.experiment, one.arm, one.unit, one.at, one.draft)
+            tally.add_impression(slate, len(one.shown), one.fallback)
+
+
+def _write_clicks(connection: Connection, clicks: Mapping[int, NewClick], tally: _Tally) -> dict[int, ClickOutcome]:
+    slates = _find_slates(connection, {click.slate_id for click in clicks.values()})
+    outcomes: dict[int, ClickOutcome] = {}
+    shown_clicks: list[_ShownClick] = []
+    for number, click in clicks.items():
+        if click.slate_id not in slates:
+            outcomes[number] = ClickOutcome.UNKNOWN_SLATE
+            continue
+        slate, items, shown = slates[click.slate_id]
+        item = items.index(click.item_id) if click.item_id in items else -1
+        if item not in shown:
+            outcomes[number] = ClickOutcome.NOT_SHOWN
+            continue
+        shown_clicks.append(_ShownClick(number, click, slate, item, shown.index(item)))
+    shown_clicks.sort(key=lambda one: (one.click.slate_id, one.item))
+    inserted = connection.each(_INSERT_CLICK, [(one.click.slate_id, one.item, one.click.at) for one in shown_clicks])
+    for one, is_new in zip(shown_clicks, inserted, strict=True):
+        outcomes[one.number] = ClickOutcome.NEW if is_new else ClickOutcome.DUPLICATE
+        if is_new:
+            tally.add_click(one.slate, one.slot)
+    return outcomes
+
+
+def _find_slates(connection: Connection, slate_ids: Set[str]) -> dict[str, tuple[_Slate, list[str], list[int]]]:
+    """Return the slates that are in the log, each with its item ids and the indices of those shown."""
+    rows = connection.rows(
+        "SELECT slate_id, experiment, arm, unit, at, draft, items, shown FROM impressions "
+        f"WHERE slate_id IN ({', '.join('?' * len(slate_ids))})",
+        tuple(slate_ids),
+    )
+    found = {}
+    for slate_id, experiment, arm, unit, at, draft, items, shown in rows:
+        slate = _Slate(experiment, arm, unit, at, None if draft is None else Draft.from_json(draft))
+        found[slate_id] = slate, json.loads(items), json.loads(shown)
+    return found
+
+
+# The running counts
+
+
+class _Tally:
+    """What a group adds to the running counts."""
+
+    def __init__(self) -> None:
+        self._units: dict[tuple[str, str, str], list[int]] = {}
+        self._slots: dict[tuple[str, str, int, int], list[int]] = {}
+        self._minutes: dict[tuple[str, int, str], list[int]] = {}
+        self._reasons: Counter[tuple[str, str, str]] = Counter()
+        self._drafts: Counter[tuple[str, str, str]] = Counter()
+        self._credits: dict[tuple[str, str, str, str], list[int]] = {}
+
+    def add_impression(self, slate: _Slate, n_shown: int, fallback: str | None) -> None:
+        """Count a slate that was not in the log before."""
+        arm, group = (slate.experiment, slate.arm), _group_of(slate.unit)
+        self._count(slate, impressions=1)
+        for slot in range(n_shown):
+            self._slots.setdefault((*arm, group, slot), [0, 0])[0] += 1
+        if fallback is not None:
+            self._reasons[*arm, fallback] += 1
+        if slate.draft is not None:
+            self._drafts[slate.experiment, slate.draft.a, slate.draft.b] += 1
+
+    def add_click(self, slate: _Slate, slot: int) -> None:
+        """Count a click that was not in the log before."""
+        self._count(slate, clicks=1)
+        self._slots.setdefault((slate.experiment, slate.arm, _group_of(slate.unit), slot), [0, 0])[1] += 1
+        if slate.draft is not None:
+            key = (slate.experiment, slate.draft.a, slate.draft.b, slate.unit)
+            self._credits.setdefault(key, [0, 0])[slate.draft.teams[slot] == "b"] += 1
+
+    def _count(self, slate: _Slate, *, impressions: int = 0, clicks: int = 0) -> None:
+        for counts in (
+            self._units.setdefault((slate.experiment, slate.arm, slate.unit), [0, 0]),
+            self._minutes.setdefault((slate.experiment, int(slate.at // 60), slate.arm), [0, 0]),
+        ):
+            counts[0] += impressions
+            counts[1] += clicks
+
+    def save(self, connection: Connection) -> None:
+        """Add to the counts.
+
+        The database adds, so that several writers cannot overwrite each other; rows are locked in one order, so that
+        writers cannot deadlock; and the few rows that all writers share come last, so that they wait little.
+        """
+        arms = _changes(connection, _ADD_TO_UNIT, self._units, _unit_sums)
+        for (experiment, arm, _), n_slates in self._reasons.items():
+            arms[experiment, arm][-1] += n_slates
+        drafts = _changes(connection, _ADD_TO_CREDITS, self._credits, _credit_sums)
+        for pair, n_slates in self._drafts.items():
+            drafts.setdefault(pair, [0] * len(DRAFT_SUMS))[0] += n_slates
+        reasons = {key: [n_slates] for key, n_slates in self._reasons.items()}
+        _add(connection, "slot_counts", ("experiment", "arm", "unit_group", "position"), _BOTH, self._slots)
+        _add(connection, "fallback_counts", ("experiment", "arm", "reason"), ("impressions",), reasons)
+        _add(connection, "minute_counts", ("experiment", "minute", "arm"), _BOTH, self._minutes)
+        _add(connection, "draft_counts", _PAIR_KEY, DRAFT_SUMS, drafts)
+        _add(connection, "arm_counts", ("experiment", "arm"), ARM_SUMS, arms)
+
+
+def _changes(
+    connection: Connection,
+    add: str,
+    of_units: Mapping[Any, Sequence[int]],
+    sums: Callable[[int, int], tuple[int, ...]],
+) -> dict[Any, list[int]]:
+    """Add to the rows of units; return the change of the sums over units: those of each unit after, less before."""
+    if not of_units:
+        return {}
+    rows = sorted(of_units.items())
+    changes: dict[Any, list[int]] = {}
+    for (key, added), total in zip(rows, connection.each(add, [(*key, *more) for key, more in rows]), strict=True):
+        assert total is not None, "an upsert with RETURNING returns its row"
+        now, before = sums(*total), sums(*(n - more for n, more in zip(total, added, strict=True)))
+        change = changes.setdefault(key[:-1], [0] * len(now))
+        for index in range(len(now)):
+            change[index] += now[index] - before[index]
+    return changes
+
+
+def _unit_sums(impressions: int, clicks: int) -> tuple[int, ...]:
+    """Return what a unit adds to its arm, in the order of `ARM_SUMS`; fallbacks are counted by slate."""
+    return int(impressions > 0), impressions, clicks, impressions**2, clicks**2, impressions * clicks, 0
+
+
+def _credit_sums(a: int, b: int) -> tuple[int, ...]:
+    """Return what a unit adds to a pair, in the order of `DRAFT_SUMS`; impressions are counted by slate."""
+    return 0, int(a + b > 0), a, b, (b - a) ** 2, (a + b) ** 2, (b - a) * (a + b)
+
+
+def _add(
+    connection: Connection,
+    table: str,
+    key: tuple[str, ...],
+    values: tuple[str, ...],
+    added: Mapping[Any, Sequence[int]],
+) -> None:
+    """Add to many rows in one statement: with one row each, the writer would release the GIL as many times."""
+    rows = sorted(added.items())
+    for start in range(0, len(rows), _ROWS_PER_STATEMENT):
+        some = rows[start : start + _ROWS_PER_STATEMENT]
+        connection.rows(_add_to(table, key, values, len(some)), [part for row in some for part in (*row[0], *row[1])])
+
+
+def _group_of(unit: str) -> int:
+    return crc32(unit.encode()) % GROUPS
+
+
+@lru_cache(maxsize=256)
+def _add_to(table: str, key: tuple[str, ...], values: tuple[str, ...], n_rows: int = 1) -> str:
+    """Return the SQL that adds to the values of some rows, and inserts those that are missing."""
+    added = ", ".join(f"{value} = {table}.{value} + excluded.{value}" for value in values)
+    row = f"({', '.join('?' * (len(key) + len(values)))})"
+    return (
+        f"INSERT INTO {table} ({', '.join([*key, *values])}) VALUES {', '.join([row] * n_rows)} "
+        f"ON CONFLICT ({', '.join(key)}) DO UPDATE SET {added}"
+    )
+
+
+_BOTH = ("impressions", "clicks")
+_PAIR_KEY = ("experiment", "arm_a", "arm_b")
+_ADD_TO_UNIT = _add_to("unit_counts", ("experiment", "arm", "unit"), _BOTH) + " RETURNING impressions, clicks"
+_ADD_TO_CREDITS = (
+    _add_to("unit_credits", (*_PAIR_KEY, "unit"), ("a_clicks", "b_clicks")) + " RETURNING a_clicks, b_clicks"
+)

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from seq2slate.errors import Seq2SlateError
-from seq2slate.log.store import ClickOutcome
+from seq2slate.log.writer import ClickOutcome
 from seq2slate.serving import keys
 from seq2slate.serving.messages import ClickAnswer, ClickRequest, Decoder, RerankRequest, candidates_of
 from seq2slate.serving.middleware import (

@@ -20,8 +20,8 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from seq2slate.data.impressions import is_storable
 from seq2slate.data.lists import FloatArray
-from seq2slate.log.impressions import is_storable
 
 LONGEST_ID = 512
 """Of a unit and of an item, in bytes of UTF-8."""

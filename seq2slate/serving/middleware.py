@@ -25,7 +25,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from seq2slate.log.store import StoreError
+from seq2slate.log.backend import LogError
 from seq2slate.serving import keys
 from seq2slate.serving.messages import BadRequestError, ErrorAnswer
 from seq2slate.serving.monitoring import Monitor
@@ -214,7 +214,7 @@ class Endpoint:
             return error_answer(422 if error.is_json else 400, str(error))
         except ProblemError as error:
             return error_answer(error.status, error.message, error.headers)
-        except StoreError:
+        except LogError:
             return error_answer(503, "the log does not take it; try again", RETRY)
         except Exception:
             logger.exception("%s failed", asked.path)

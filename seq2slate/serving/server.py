@@ -25,7 +25,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from seq2slate.errors import Seq2SlateError, UsageError
-from seq2slate.log.store import Durability, open_store
+from seq2slate.log.backend import Durability
+from seq2slate.log.impression_log import open_log
 from seq2slate.serving.app import create_app
 from seq2slate.serving.deployment import load_deployment
 from seq2slate.serving.keys import KeyRing
@@ -65,7 +66,7 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     if settings.model is None and settings.experiment is None:
         raise UsageError("nothing to serve: give MODEL_DIR or --experiment FILE")
     listener = _listen(settings.host, settings.port)
-    with listener, open_store(settings.log, durability=settings.durability) as store:
+    with listener, open_log(settings.log, durability=settings.durability) as store:
         monitor = Monitor()
         load = partial(load_deployment, settings.model, settings.experiment)
         reranker = RerankService(load, store, monitor, settings.patience, threads=settings.threads)

@@ -26,13 +26,15 @@ import numpy as np
 import torch
 from msgspec import UNSET
 
+from seq2slate.data.impressions import BAD_FEATURES, Draft, Impression
 from seq2slate.data.lists import FloatArray
 from seq2slate.errors import DataError, Seq2SlateError
 from seq2slate.experiments.assignment import BASE, Arm
+from seq2slate.experiments.counts import Definition
 from seq2slate.experiments.interleaving import interleave, log_propensities
-from seq2slate.log.counts import Definition
-from seq2slate.log.impressions import BAD_FEATURES, Draft
-from seq2slate.log.store import ClickOutcome, Impression, Store, StoreError
+from seq2slate.log.backend import LogError
+from seq2slate.log.impression_log import ImpressionLog
+from seq2slate.log.writer import ClickOutcome
 from seq2slate.serving.deployment import Deployment, ServedModel
 from seq2slate.serving.messages import Candidates, ClickRequest, RerankAnswer, RerankRequest
 from seq2slate.serving.monitoring import Monitor
@@ -75,7 +77,7 @@ class RerankService:
     def __init__(
         self,
         load: Callable[[], Deployment],
-        store: Store,
+        store: ImpressionLog,
         monitor: Monitor,
         patience: Timeouts,
         *,
@@ -97,7 +99,7 @@ class RerankService:
     # The three things it does
 
     async def rerank(self, request: RerankRequest, candidates: Candidates) -> RerankAnswer:
-        """Return a slate whose impression is committed; a StoreError if it must be and cannot be."""
+        """Return a slate whose impression is committed; a LogError if it must be and cannot be."""
         started = time.perf_counter()
         deployment = self.deployment
         arm = deployment.experiment.assign(request.unit)
@@ -111,7 +113,7 @@ class RerankService:
         about = (str(slate_id), deployment, arm, request.unit, candidates, slate, started)
         try:
             await self._committed(lambda: self.store.add_impression(_impression(*about)))
-        except StoreError:
+        except LogError:
             if self.needs_log:
                 raise
             slate, slate_id = _base_order(len(slate.shown), None, LOG), None
@@ -144,7 +146,7 @@ class RerankService:
     def _note_experiment(self) -> None:
         """Write down what an analysis of the log has to know; the impressions that need it come after it."""
         experiment = self.deployment.experiment
-        with suppress(StoreError):  # a log that takes nothing will say so itself
+        with suppress(LogError):  # a log that takes nothing will say so itself
             self.store.note(Definition(experiment.name, experiment.control, experiment.weights))
 
     @property
@@ -252,7 +254,7 @@ class RerankService:
         try:
             if self._stuck:
                 self.store.give_up_after(_PATIENCE_WITH_A_GROUP * self._patience.log)
-                raise StoreError("the log does not answer")
+                raise LogError("the log does not answer")
             outcome = await self._in_time(write())
             self._last_write_failed = False
             return outcome
@@ -260,7 +262,7 @@ class RerankService:
             self._last_write_failed = True
             self._monitor.log_failures.inc()
             logger.warning("%s", error)
-            raise error if isinstance(error, StoreError) else StoreError(str(error)) from error
+            raise error if isinstance(error, LogError) else LogError(str(error)) from error
         finally:
             self._monitor.log_seconds.observe(time.perf_counter() - started)
 
@@ -287,7 +289,7 @@ class RerankService:
         if not future.cancel():  # it is being written: its fate is open until the database speaks
             self._stuck.add(future)  # type: ignore[arg-type]
             future.add_done_callback(self._is_not_stuck)
-        raise StoreError(f"{self.store.name}: no commit within {self._patience.log:g} s")
+        raise LogError(f"{self.store.name}: no commit within {self._patience.log:g} s")
 
     def _is_not_stuck(self, future: Future[Outcome]) -> None:
         """Let writes through again, and count one that came through although nobody was told."""

@@ -40,6 +40,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial.distance import pdist, squareform
 
+from seq2slate.data.impressions import Impressions
 from seq2slate.data.lists import Batch, BoolArray, FloatArray, IntArray, ItemLists
 from seq2slate.data.ranker import NO_ITEM, base_slates
 from seq2slate.errors import DataError, UsageError
@@ -217,6 +218,8 @@ def click_model(name: str, **options: float | None) -> ClickModel:
 def simulate_clicks(model: ClickModel, lists: ItemLists, seed: int) -> ItemLists:
     """Return the lists with simulated clicks on the base order as labels; the grades move to `relevance`.
 
+    `impressions` say that every item was shown in the slot of its base position.
+
     Args:
         model: Who clicks.
         lists: In base order. Their grades are `relevance` where there is one, so that a log can be labelled again, and
@@ -232,7 +235,8 @@ def simulate_clicks(model: ClickModel, lists: ItemLists, seed: int) -> ItemLists
     for batch, scanned in _scan_all(model, lists, None, repeats=1, seed=seed):
         rows = lists.offsets[batch.index][:, None] + np.arange(batch.n_slots)  # of each item, in the order of the log
         clicks[rows[batch.mask]] = scanned.clicks[0][batch.mask]
-    return replace(lists, labels=clicks, relevance=_grades(lists))
+    impressions = Impressions(slots=lists.positions)
+    return replace(lists, labels=clicks, relevance=_grades(lists), impressions=impressions)
 
 
 def shown_clicks(model: ClickModel, lists: ItemLists, slates: IntArray, *, repeats: int, seed: int) -> Doubles:

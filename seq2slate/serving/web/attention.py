@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from seq2slate.data.impressions import Impression
 from seq2slate.data.lists import FloatArray
 from seq2slate.errors import Seq2SlateError
-from seq2slate.log.impressions import Impression
 from seq2slate.serving.deployment import Deployment
 
 _AS_LOGGED = 1e-3

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from seq2slate.experiments.analysis import Analysis, PositionResult
+from seq2slate.experiments.counts import MinuteCounts
 from seq2slate.html import Html, element
-from seq2slate.log.counts import MinuteCounts
 from seq2slate.serving.web.frame import Column, numbers, table
 from seq2slate.serving.web.svg import Axis, Mark, Point, Range, Series, legend, lines, nice_axis, ranges
 from seq2slate.serving.web.words import NOTHING, clock, count, in_100, milliseconds, percent, span

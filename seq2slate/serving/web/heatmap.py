@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from seq2slate.data.impressions import Impression
 from seq2slate.data.lists import FloatArray
 from seq2slate.html import Html, element
-from seq2slate.log.impressions import Impression
 from seq2slate.serving.web.svg import shortened
 from seq2slate.serving.web.words import address, percent
 

@@ -6,11 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from seq2slate.data.impressions import is_storable
 from seq2slate.experiments.analysis import Analysis, analyse
 from seq2slate.experiments.assignment import INTERLEAVED, USUAL_CONTROLS
-from seq2slate.log.counts import ArmCounts, Counts, Definition, MinuteCounts
-from seq2slate.log.impressions import is_storable
-from seq2slate.log.store import Store
+from seq2slate.experiments.counts import ArmCounts, Counts, Definition, MinuteCounts
+from seq2slate.log.impression_log import ImpressionLog
 from seq2slate.serving.deployment import Deployment
 
 LATEST_SLATES = 1000
@@ -24,7 +24,7 @@ _NOTHING = ArmCounts(0, 0, 0, 0, 0, 0, fallbacks=0, positions=())
 class Source:
     """Where pages get what they show."""
 
-    store: Store
+    store: ImpressionLog
     deployment: Deployment
 
 

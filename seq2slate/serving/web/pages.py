@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from seq2slate.data.impressions import is_storable
 from seq2slate.errors import Seq2SlateError
-from seq2slate.log.impressions import is_storable
 from seq2slate.serving.web.attention import attention_of
 from seq2slate.serving.web.experiment_page import experiment_page
 from seq2slate.serving.web.frame import Page, problem
@@ -54,8 +54,8 @@ def slate(source: Source, parameters: Parameters) -> Page:
     if found is None:
         return problem(404, "No such slate", "The log has no slate of this id; old ones may have been deleted.")
     step = (whole_number(parameters.get("step")) or 1) - 1
-    step = max(0, min(step, len(found.impression.shown) - 1))
-    return slate_page(found, attention_of(source.deployment, found.impression), step)
+    step = max(0, min(step, len(found.shown) - 1))
+    return slate_page(found, attention_of(source.deployment, found), step)
 
 
 def whole_number(text: str | None) -> int | None:

@@ -7,9 +7,9 @@ from math import exp
 
 import numpy as np
 
+from seq2slate.data.impressions import Impression
 from seq2slate.data.lists import FloatArray
 from seq2slate.html import Html, element
-from seq2slate.log.impressions import Impression, LoggedImpression
 from seq2slate.serving.web.attention import Attention
 from seq2slate.serving.web.frame import Column, Page, card, facts, frame, table
 from seq2slate.serving.web.heatmap import FIRST_ITEMS, drawn_items, drawn_steps, heatmap
@@ -21,17 +21,16 @@ FIRST_ROWS = 30
 _LIKELIEST = 8
 
 
-def slate_page(one: LoggedImpression, attention: Attention | str, step: int) -> Page:
+def slate_page(slate: Impression, attention: Attention | str, step: int) -> Page:
     """Return the page; `step` is from 0, and `attention` a sentence where it is not known."""
-    slate = one.impression
     parts = [
         element("p", element("a", "All slates", href="/slates")),
         element("h1", "Slate ", element("code", slate.slate_id)),
-        facts(_about(one)),
+        facts(_about(slate)),
         element(
             "div",
-            card("Base order", *_folded(_base_rows(one), _BASE, "Base order")),
-            card("Slate", *_folded(_slate_rows(one, attention), _SLATE if slate.draft is None else _SHARED, "Slate")),
+            card("Base order", *_folded(_base_rows(slate), _BASE, "Base order")),
+            card("Slate", *_folded(_slate_rows(slate, attention), _SLATE if slate.draft is None else _SHARED, "Slate")),
             class_="pair",
         ),
         _attention(slate, attention, step),
@@ -44,8 +43,7 @@ _SLATE = (Column("slot"), Column("item", is_text=True), Column("moved", is_text=
 _SHARED = (*_SLATE, Column("placed by", is_text=True))
 
 
-def _about(one: LoggedImpression) -> list[tuple[str, str]]:
-    slate = one.impression
+def _about(slate: Impression) -> list[tuple[str, str]]:
     model = element("span", "none, base order") if slate.model is None else element("code", slate.model)
     return [
         ("Shown", moment(slate.at)),
@@ -54,7 +52,7 @@ def _about(one: LoggedImpression) -> list[tuple[str, str]]:
         ("Unit", slate.unit),
         ("Model", model),
         ("Fallback", fallback_badge(slate.fallback)),
-        ("Clicks", count(len(one.clicks))),
+        ("Clicks", count(len(slate.clicks))),
         ("Latency", milliseconds(slate.latency_ms)),
     ]
 
@@ -70,9 +68,9 @@ def _folded(rows: Sequence[Sequence[str]], columns_of: Sequence[Column], label: 
     return [first, element("details", element("summary", f"{plural(len(rows) - FIRST_ROWS, 'more row')}"), rest)]
 
 
-def _base_rows(one: LoggedImpression) -> list[list[str]]:
-    slots = {item: slot for slot, item in enumerate(one.impression.shown)}
-    return [[count(item + 1), _item(one, item), _went(item, slots)] for item in range(len(one.impression.items))]
+def _base_rows(slate: Impression) -> list[list[str]]:
+    slots = {item: slot for slot, item in enumerate(slate.shown)}
+    return [[count(item + 1), _item(slate, item), _went(item, slots)] for item in range(len(slate.items))]
 
 
 def _went(item: int, slots: Mapping[int, int]) -> Html:
@@ -81,10 +79,9 @@ def _went(item: int, slots: Mapping[int, int]) -> Html:
     return element("span", f"slot {count(slots[item] + 1)} ", moved(item, slots[item], len(slots)))
 
 
-def _slate_rows(one: LoggedImpression, attention: Attention | str) -> list[list[str]]:
-    slate = one.impression
+def _slate_rows(slate: Impression, attention: Attention | str) -> list[list[str]]:
     rows = [
-        [count(slot + 1), _item(one, item), moved(item, slot, len(slate.shown)), _chance(slate, slot, attention)]
+        [count(slot + 1), _item(slate, item), moved(item, slot, len(slate.shown)), _chance(slate, slot, attention)]
         for slot, item in enumerate(slate.shown)
     ]
     if slate.draft is None:
@@ -102,9 +99,9 @@ def _chance(slate: Impression, slot: int, attention: Attention | str) -> str:
     return percent(float(attention.probabilities[slot, slate.shown[slot]]))
 
 
-def _item(one: LoggedImpression, item: int) -> Html:
-    badge = [" ", element("span", "clicked", class_="badge clicked")] if item in one.clicks else []
-    return element("span", one.impression.items[item], *badge)
+def _item(slate: Impression, item: int) -> Html:
+    badge = [" ", element("span", "clicked", class_="badge clicked")] if item in slate.clicks else []
+    return element("span", slate.items[item], *badge)
 
 
 def moved(item: int, slot: int, n_slots: int) -> Html:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import quote
 
+from seq2slate.data.impressions import Impression
 from seq2slate.html import Html, element
-from seq2slate.log.impressions import LoggedImpression
 from seq2slate.serving.web.frame import Column, Page, card, frame, table
 from seq2slate.serving.web.words import count, moment, plural
 
 LATEST = 50
 
 
-def slates_page(slates: Sequence[LoggedImpression]) -> Page:
+def slates_page(slates: Sequence[Impression]) -> Page:
     """Return the page."""
     lead = "Choose one to see what moved, and where the model looked at every step."
     columns = [
@@ -36,14 +36,13 @@ def slate_address(slate_id: str) -> str:
     return f"/slates/{quote(slate_id, safe='')}"
 
 
-def _row(one: LoggedImpression) -> list[str]:
-    slate = one.impression
+def _row(slate: Impression) -> list[str]:
     return [
         element("a", element("code", slate.slate_id), href=slate_address(slate.slate_id)),
         moment(slate.at),
         element("span", slate.arm, element("small", f"of {slate.experiment}")),
         slate.unit,
-        element("span", clicks_badge(len(one.clicks)), f" on {plural(len(slate.shown), 'item')}"),
+        element("span", clicks_badge(len(slate.clicks)), f" on {plural(len(slate.shown), 'item')}"),
         fallback_badge(slate.fallback),
     ]
 

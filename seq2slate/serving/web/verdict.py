@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from seq2slate.experiments.analysis import Analysis, ArmResult
+from seq2slate.experiments.counts import Counts
 from seq2slate.experiments.preference import Preference
 from seq2slate.experiments.statistics import ALPHA, MIN_UNITS
-from seq2slate.log.counts import Counts
 from seq2slate.serving.web.words import count, in_100, p_value, percent, plural
 
 Tone: TypeAlias = Literal["gain", "loss", "open"]

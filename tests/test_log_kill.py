@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from seq2slate.log.store import open_store
+from seq2slate.log.impression_log import open_log
 from tests.logs import fresh_database
-from tests.test_store import recounted
+from tests.test_log import recounted
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,9 +62,9 @@ def _check(url: str, acknowledged: list[str]) -> None:
     slates = {line[2:] for line in acknowledged if line.startswith("s ")}
     clicked = {line[2:] for line in acknowledged if line.startswith("c ")}
     assert min(len(slates), len(clicked)) > 100, "too little was written to show anything"
-    with open_store(url, create=False) as store:
-        found = Counter(logged.impression.slate_id for logged in store.impressions())
+    with open_log(url, create=False) as log:
+        found = Counter(logged.slate_id for logged in log.impressions())
         assert slates <= set(found)
         assert set(found.values()) == {1}
-        assert clicked <= {logged.impression.slate_id for logged in store.impressions() if logged.clicks}
-        assert store.counts("experiment").arms == recounted(store, "experiment")
+        assert clicked <= {logged.slate_id for logged in log.impressions() if logged.clicks}
+        assert log.counts("experiment").arms == recounted(log, "experiment")
