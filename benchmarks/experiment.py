@@ -26,9 +26,8 @@ from seq2slate import RidgeRanker, click_model, make_synthetic_lists, reorder_li
 from seq2slate.data.lists import IntArray
 from seq2slate.data.ranker import NO_ITEM, slates_from_scores
 from seq2slate.evaluation.figures import GAIN, LOSS, NEUTRAL, save, themed
-from seq2slate.experiments.analysis import EXPECTED_LIFT, compare
-from seq2slate.experiments.interleaving import interleave
-from seq2slate.experiments.preference import preference
+from seq2slate.experiments.analysis import EXPECTED_LIFT, compare_arms
+from seq2slate.experiments.interleaving import interleave, preference_from_clicks
 from seq2slate.experiments.statistics import Interval
 from seq2slate.log.counts import ArmCounts
 from seq2slate.simulation.click_models import Draws, scan
@@ -119,11 +118,11 @@ def run_tests(
         arms = simulate_test(rng, units=units, lift=lift, looks=looks)
         for look, (treated, control) in enumerate(zip(*arms, strict=True)):
             impressions[run, look] = treated.impressions + control.impressions
-            difference = compare(treated, control, expected_lift)
+            difference = compare_arms(treated, control, expected_lift)
             if difference is not None:  # the first units may have no click at all
                 found[:, run, look] = (
-                    excludes_zero(difference.fixed),
-                    excludes_zero(difference.any_time),
+                    excludes_zero(difference.fixed_horizon),
+                    excludes_zero(difference.always_valid),
                     abs(difference.value) > Z * independent_error(treated, control),
                 )
     return Tests(found[0], found[1], found[2], impressions.mean(axis=0))
@@ -222,14 +221,15 @@ def power_of_arms(better: IntArray, worse: IntArray, n: int, rng: np.random.Gene
         n_treated = rng.binomial(n, 0.5)
         treated = arm_counts(better[rng.integers(len(better), size=n_treated)])
         control = arm_counts(worse[rng.integers(len(worse), size=n - n_treated)])
-        difference = compare(treated, control)
-        found += difference is not None and difference.fixed.low > 0
+        difference = compare_arms(treated, control)
+        found += difference is not None and difference.fixed_horizon.low > 0
     return found / runs
 
 
 def power_of_interleaving(credits_of_units: IntArray, n: int, rng: np.random.Generator, runs: int) -> float:
     """Return the share of interleaving tests that find the better order, with n units drawn at random."""
-    found = (preference(credits_of_units[rng.integers(len(credits_of_units), size=n)]).fixed for _ in range(runs))
+    drawn = (credits_of_units[rng.integers(len(credits_of_units), size=n)] for _ in range(runs))
+    found = (preference_from_clicks(units).fixed_horizon for units in drawn)
     return sum(interval is not None and interval.low > 0 for interval in found) / runs
 
 
@@ -248,13 +248,13 @@ def study_interleaving(seed: int, *, units: int = 15_000, runs: int = 400) -> di
         for order in (audience.better, audience.worse)
     )
     won = interleaved(audience, visits, rng)
-    difference, preferred = compare(arm_counts(better), arm_counts(worse)), preference(won)
+    difference, preferred = compare_arms(arm_counts(better), arm_counts(worse)), preference_from_clicks(won)
     assert difference is not None
     assert preferred.estimate is not None
-    assert preferred.fixed is not None
+    assert preferred.fixed_horizon is not None
     needed = {  # units: the squared standard error falls with their number, and the A/B test has two arms of them
-        "A/B test": 2 * units * needed_share(difference.value, difference.value - difference.fixed.low),
-        "interleaving": units * needed_share(preferred.estimate, preferred.estimate - preferred.fixed.low),
+        "A/B test": 2 * units * needed_share(difference.value, difference.value - difference.fixed_horizon.low),
+        "interleaving": units * needed_share(preferred.estimate, preferred.estimate - preferred.fixed_horizon.low),
     }
     powers = []
     for share in (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0):
