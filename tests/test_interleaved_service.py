@@ -120,18 +120,18 @@ def test_the_log_can_be_trained_on(visited: object, folder: Path) -> None:
     ("change", "message"),
     [
         ((EXPERIMENT.rpartition("[[arms]]")[0]), "takes two, got 1"),
-        (EXPERIMENT + "weight = 3\n", "same weight"),
-        (EXPERIMENT + "temperature = 0.5\n", "draws no slates"),
+        (EXPERIMENT + "weight = 3\n", "takes neither weights"),
+        (EXPERIMENT + "temperature = 0.5\n", "nor temperatures"),
         (EXPERIMENT.replace("interleaving", "shuffling"), "kind"),
     ],
 )
-def test_what_a_file_may_not_say(tmp_path: Path, change: str, message: str) -> None:
+def test_an_invalid_experiment_is_refused(tmp_path: Path, change: str, message: str) -> None:
     (tmp_path / "wrong.toml").write_text(change)
     with pytest.raises(DataError, match=message):
         read_experiment(tmp_path / "wrong.toml")
 
 
-def test_preferences_hold_at_any_look() -> None:
+def test_preferences_are_always_valid() -> None:
     """Nobody prefers anything: of 200 tests with 30 looks each, hardly any finds a preference at any of them."""
     rng = np.random.default_rng(2)
     found, found_fixed = 0, 0

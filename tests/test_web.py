@@ -40,7 +40,7 @@ from seq2slate.serving.web.slate_pages import (
     step_probabilities,
 )
 from seq2slate.serving.web.svg import nice_axis
-from seq2slate.serving.web.words import verdict, verdict_tone, warnings
+from seq2slate.serving.web.words import verdict_sentences, verdict_tone, warnings
 from tests.services import N_FEATURES, Service, get, request, save_model
 from tests.web_logs import HTML, LONG, add_counts, simulate
 
@@ -397,25 +397,25 @@ def analysed(weights: Mapping[str, float] | None = None, **arms: ArmCounts) -> t
 def test_the_verdict_says_gains_losses_and_what_is_open() -> None:
     base = arm_counts(20_000, 20_000)
     gain, _ = analysed(base=base, new=arm_counts(20_000, 40_000))
-    (one,) = verdict(gain)
+    (one,) = verdict_sentences(gain)
     assert (one.text, one.tone) == ("new gets 100% more clicks than base (always-valid p < 0.0001).", "gain")
     loss, _ = analysed(base=arm_counts(20_000, 40_000), new=base)
-    assert verdict(loss)[0].text.startswith("new gets 50% fewer clicks than base")
+    assert verdict_sentences(loss)[0].text.startswith("new gets 50% fewer clicks than base")
     assert verdict_tone(loss) == "loss"
     same, _ = analysed(base=base, new=base)
-    assert verdict(same)[0].text.startswith("No significant difference between new and base yet: between −")
+    assert verdict_sentences(same)[0].text.startswith("No significant difference between new and base yet: between −")
     assert verdict_tone(same) == "open"
     few, _ = analysed(base=base, new=arm_counts(2, 0))
-    assert verdict(few)[0].text == "new cannot be compared with base yet: too few units or clicks."
+    assert verdict_sentences(few)[0].text == "new cannot be compared with base yet: too few units or clicks."
     both, _ = analysed(base=base, new=arm_counts(20_000, 40_000), old=arm_counts(20_000, 0, 0))
-    assert len(verdict(both)) == 2
+    assert len(verdict_sentences(both)) == 2
 
 
 def test_nothing_is_said_of_an_arm_with_few_units() -> None:
     base = arm_counts(20_000, 20_000)
     for units, is_few in ((MIN_UNITS - 2, True), (MIN_UNITS, False)):
         analysis, _ = analysed(base=base, new=arm_counts(units, 4 * units))
-        (one,) = verdict(analysis)
+        (one,) = verdict_sentences(analysis)
         said = "new cannot be compared with base yet: too few units; each of the two needs 50."
         assert (one.text == said) == is_few
         assert (charts.differences_chart(analysis) is None) == is_few
@@ -429,7 +429,7 @@ def test_sentence_table_and_chart_say_the_same_of_several_arms(tmp_path: Path, d
         page = text_of(experiment_page(store, deployment, {"experiment": "three"}).text)
     assert analysis is not None
     assert "Always-valid intervals and p-values hold for all comparisons together." in page
-    for arm, sentence in zip(analysis.arms[1:], verdict(analysis), strict=True):
+    for arm, sentence in zip(analysis.arms[1:], verdict_sentences(analysis), strict=True):
         found = arm.against_control
         assert found is not None
         assert found.always_valid is not None
@@ -447,7 +447,7 @@ def test_a_mismatch_stops_the_verdict() -> None:
         analysis, _ = analysed(weights, **arms)
         assert analysis.sample_ratio.mismatch == (tone == "open")
         assert verdict_tone(analysis) == tone
-        said = verdict(analysis)
+        said = verdict_sentences(analysis)
         assert {one.tone for one in said} == {tone}
         assert any("always-valid" in one.text for one in said) == (tone == "gain")
 
@@ -590,15 +590,15 @@ def shared(units: int, a_clicks: int, b_clicks: int) -> Analysis:
 
 def test_a_preference_is_told_with_its_intervals() -> None:
     few = shared(100, 20, 28)
-    told = verdict(few)[0]
+    told = verdict_sentences(few)[0]
     assert told.text == "new cannot be compared with old yet: too few units have clicked; 50 are needed."
     assert charts.preferences_chart(few) is None
-    assert verdict(shared(100, 0, 60))[0].text.endswith("yet: all units that clicked are alike.")
+    assert verdict_sentences(shared(100, 0, 60))[0].text.endswith("yet: all units that clicked are alike.")
     open_ = shared(1000, 480, 520)
     (one,) = open_.preferences
     assert one.always_valid is not None
     ends = [f"{100 * end:+.1f}%".replace("-", "−") for end in (one.always_valid.low, one.always_valid.high)]
-    told = verdict(open_)[0]
+    told = verdict_sentences(open_)[0]
     about = f"the preference for new is between {ends[0]} and {ends[1]} (p = "
     assert told.text.startswith(f"No significant preference between old and new yet: {about}")
     assert told.tone == "open"

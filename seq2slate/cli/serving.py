@@ -158,10 +158,10 @@ def experiment(
             if not latest:
                 raise UsageError(f"{store.name}: the log has no slates, so it names no experiment: give --experiment")
             name = latest[0].impression.experiment
-        counts, noted = store.counts(name), store.definition(name)
-    if noted is not None:
-        control = control or (noted.control if noted.control in counts.arms else None)
-        shares = shares or (dict(noted.weights) if set(counts.arms) <= set(noted.weights) else None)
+        counts, definition = store.counts(name), store.definition(name)
+    if definition is not None:
+        control = control or (definition.control if definition.control in counts.arms else None)
+        shares = shares or (dict(definition.weights) if set(counts.arms) <= set(definition.weights) else None)
     result = analyse(counts, control=control, weights=shares, expected_lift=expected_lift)
     if as_json:
         typer.echo(result.to_json())

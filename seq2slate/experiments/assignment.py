@@ -26,7 +26,7 @@ import msgspec
 
 from seq2slate.errors import DataError
 
-BASE_ORDER = "base"
+BASE_RANKER = "base"
 """Instead of a model's folder: the arm shows the base order."""
 INTERLEAVED = "interleaved"
 """The arm, in the log, of interleaved slates."""
@@ -55,7 +55,7 @@ class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("weight: expected a number of at least 0")
         if self.temperature is not None and not (isfinite(self.temperature) and self.temperature > 0):
             raise ValueError("temperature: expected a number above 0")
-        if self.temperature is not None and self.model == BASE_ORDER:
+        if self.temperature is not None and self.model == BASE_RANKER:
             raise ValueError("temperature: the base order is not sampled; leave it out")
 
 
@@ -110,7 +110,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
         if self.kind == "interleaving":
             return INTERLEAVED
         usual = [name for name in USUAL_CONTROLS if name in self.weights]
-        base = [arm.name for arm in self.arms if arm.model == BASE_ORDER]
+        base = [arm.name for arm in self.arms if arm.model == BASE_RANKER]
         return next(iter([*usual, *base, self.arms[0].name]))
 
     @cached_property
@@ -154,6 +154,6 @@ def read_experiment(path: str | os.PathLike[str]) -> Experiment:
 
 
 def _located(arm: Arm, folder: Path) -> Arm:
-    if arm.model in (None, BASE_ORDER):
+    if arm.model in (None, BASE_RANKER):
         return arm
     return msgspec.structs.replace(arm, model=os.fspath(folder / str(arm.model)))

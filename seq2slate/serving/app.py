@@ -146,12 +146,12 @@ class Handlers:
 
     async def rerank(self, request: Request) -> Response:
         """Return a slate."""
-        slate_request = read_rerank(await request.json_body(), max_items=self._limits.max_items)
+        slate_request = read_rerank(request.body, max_items=self._limits.max_items)
         return json_response(await self._service.rerank(slate_request))
 
     async def click(self, request: Request) -> Response:
         """Log a click."""
-        outcome = await self._service.click(read_click(await request.json_body()))
+        outcome = await self._service.click(read_click(request.body))
         if outcome is ClickOutcome.UNKNOWN_SLATE:
             raise HTTPException(404, "slate_id: there is no such slate")
         if outcome is ClickOutcome.NOT_SHOWN:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from seq2slate.errors import DataError, UsageError
-from seq2slate.experiments.assignment import BASE_ORDER, INTERLEAVED, Arm, Experiment, read_experiment
+from seq2slate.experiments.assignment import BASE_RANKER, INTERLEAVED, Arm, Experiment, read_experiment
 from seq2slate.model.backends.runtime import Runtime
 from seq2slate.model.slate_model import KIND, SlateModel
 from seq2slate.saving import SavedRanker, load_saved
@@ -81,7 +81,7 @@ def load_deployment(
         UsageError: An arm has no model, or the folder holds something else than a network.
     """
     experiment = ONLY_MODEL if experiment_file is None else read_experiment(experiment_file)
-    folders = {arm.name: _folder(arm, model) for arm in experiment.arms if arm.model != BASE_ORDER}
+    folders = {arm.name: _folder(arm, model) for arm in experiment.arms if arm.model != BASE_RANKER}
     loaded = {folder: _load(folder) for folder in dict.fromkeys(folders.values())}
     return Deployment(experiment, {arm: loaded[folder] for arm, folder in folders.items()})
 

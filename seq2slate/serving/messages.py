@@ -138,8 +138,7 @@ def read_rerank(body: bytes, *, max_items: int) -> SlateRequest:
         ids, rows, categorical = _columns(message)
     if len(ids) > max_items:
         raise HTTPException(422, f"items: {len(ids)} are more than the limit of {max_items}")
-    _check_texts(message, ids, categorical)
-    return SlateRequest(
+    request = SlateRequest(
         unit=message.unit,
         ids=ids,
         features=_valid_features(rows, message.context),
@@ -149,6 +148,8 @@ def read_rerank(body: bytes, *, max_items: int) -> SlateRequest:
         k=len(ids) if message.k is None else min(message.k, len(ids)),
         explain=message.explain,
     )
+    _check_texts(request)
+    return request
 
 
 def read_click(body: bytes) -> ClickRequest:
@@ -206,17 +207,17 @@ def _columns(
     return ids, rows, categorical
 
 
-def _check_texts(message: RerankRequest, ids: list[str], categorical: dict[str, list[str | None]]) -> None:
+def _check_texts(request: SlateRequest) -> None:
     """Refuse duplicate ids, and texts that the log cannot store."""
+    ids, categorical, context = request.ids, request.categorical, request.context or {}
     if len(set(ids)) < len(ids):
         seen: set[str] = set()
         twice = next(one for one in ids if one in seen or seen.add(one))  # type: ignore[func-returns-value]
         raise HTTPException(422, f"items: duplicate id {twice[:80]!r}")
-    if max(map(_n_bytes, (message.unit, *ids))) > MAX_ID_BYTES:
+    if max(map(_n_bytes, (request.unit, *ids))) > MAX_ID_BYTES:
         raise HTTPException(422, f"items: the unit or an id is longer than {MAX_ID_BYTES} bytes")
-    context = message.context or {}
     texts = {
-        "unit": message.unit,
+        "unit": request.unit,
         "items": "".join(ids),
         "context": "".join([*context, *(value for value in context.values() if isinstance(value, str))]),
         "categorical": "".join([*categorical, *(v for values in categorical.values() for v in values if v)]),

@@ -96,10 +96,12 @@ def html_response(page: str, status: int = 200) -> Response:
 
 
 class Request:
-    """An HTTP request: an ASGI scope and the channel of its body."""
+    """An HTTP request: an ASGI scope, and its body once it is read."""
 
     def __init__(self, scope: Scope, receive: Receive, limits: Limits) -> None:
         self.method: str = scope["method"]
+        self.body = b""
+        """JSON as it came; empty if the route declares no body."""
         self._scope, self._receive, self._limits = scope, receive, limits
         self._headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # of several, the first one counts
 
@@ -120,8 +122,8 @@ class Request:
         query = parse_qsl(self._scope["query_string"].decode("latin-1"), keep_blank_values=True)
         return {**dict(query), **self._scope.get("path_params", {})}
 
-    async def json_body(self) -> bytes:
-        """Return the whole body, which must be declared as JSON and keep to the limits."""
+    async def read_body(self) -> None:
+        """Read the whole body, which must be declared as JSON and keep to the limits."""
         # A page of another site can make a browser send text/plain to this machine, but not application/json.
         if self.header(b"content-type").partition(";")[0].strip().lower() != JSON:
             raise HTTPException(415, f"Content-Type: expected {JSON}")
@@ -140,7 +142,7 @@ class Request:
                     is_complete = not message.get("more_body", False)
         except TimeoutError:
             raise HTTPException(408, "the body did not arrive in time", _CLOSE) from None
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        self.body = parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -164,7 +166,7 @@ class Route:
     ok: str = ""
     """What a response of 200 means; the summary if empty."""
     body: type[msgspec.Struct] | None = None
-    """The JSON that a request carries."""
+    """The type of the JSON that a request carries; the handler finds it read and decodes it."""
     returns: type[msgspec.Struct] | str = JSON
     """The JSON of a response, or just its media type."""
     errors: Mapping[int, str] = field(default_factory=dict)
@@ -238,6 +240,8 @@ class Endpoint:
         try:
             if self._route.key_scope is not None:
                 self._middleware.check(request, self._route.key_scope)
+            if self._route.body is not None:
+                await request.read_body()
             return await self._route.handler(request)
         except HTTPException as error:
             return error_response(error.status_code, error.detail, error.headers)

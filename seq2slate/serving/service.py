@@ -28,7 +28,7 @@ from msgspec import UNSET
 
 from seq2slate.data.lists import FloatArray
 from seq2slate.errors import DataError, Seq2SlateError
-from seq2slate.experiments.assignment import BASE_ORDER, Arm
+from seq2slate.experiments.assignment import BASE_RANKER, Arm
 from seq2slate.experiments.interleaving import interleave, log_propensities
 from seq2slate.log.counts import Definition
 from seq2slate.log.impressions import BAD_FEATURES, Draft
@@ -218,7 +218,7 @@ class RerankService:
         return _Slate(
             shown,
             slates[0].features,
-            model="+".join(slate.model or BASE_ORDER for slate in slates),
+            model="+".join(slate.model or BASE_RANKER for slate in slates),
             log_probabilities=log_propensities(a, b, shown),
             is_sampled=True,
             draft=Draft(arms[0].name, arms[1].name, "".join(teams)),

@@ -69,8 +69,8 @@ def _around_zero(title: str, label: str, rows: Sequence[IntervalRow]) -> Html | 
     if not rows:
         return None
     ends = [0.0, *(end for row in rows for end in row.thin)]
-    told = "; ".join(f"{row.name} {row.marks[0].text}" for row in rows)
-    return element("figure", interval_chart(f"{title}: {told}", rows, nice_axis(min(ends), max(ends), label)))
+    summary = "; ".join(f"{row.name} {row.marks[0].text}" for row in rows)
+    return element("figure", interval_chart(f"{title}: {summary}", rows, nice_axis(min(ends), max(ends), label)))
 
 
 # By position

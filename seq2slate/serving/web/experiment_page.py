@@ -31,7 +31,7 @@ from seq2slate.serving.web.words import (
     percent,
     percent_span,
     span,
-    verdict,
+    verdict_sentences,
     verdict_tone,
     warnings,
 )
@@ -172,7 +172,7 @@ def _warnings(overview: Overview) -> list[Html]:
 
 
 def _verdict(analysis: Analysis) -> Html:
-    lines = [element("p", one.text) for one in verdict(analysis)]
+    lines = [element("p", one.text) for one in verdict_sentences(analysis)]
     note = "Always-valid intervals and p-values hold for all comparisons together."
     notes = [element("p", note, class_="soft")] if len(analysis.arms) > 2 else []
     heading = element("h2", "Verdict", class_="hidden")

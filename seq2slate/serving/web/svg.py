@@ -262,16 +262,16 @@ def _shape(arm: int) -> str:
 
 
 def _marker(shape: str, x: float, y: float, size: float, text: str) -> Html:
-    told = [element("title", text)] if text else []
+    tooltip = [element("title", text)] if text else []
     if shape == "circle":
-        return element("circle", *told, cx=f"{x:g}", cy=f"{y:g}", r=f"{size:g}", class_="mark")
+        return element("circle", *tooltip, cx=f"{x:g}", cy=f"{y:g}", r=f"{size:g}", class_="mark")
     corners = {
         "square": ((-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)),
         "triangle": ((0, -1.2), (1.1, 0.8), (-1.1, 0.8)),
         "diamond": ((0, -1.3), (1.3, 0), (0, 1.3), (-1.3, 0)),
     }[shape]
     points = " ".join(f"{x + size * dx:.1f},{y + size * dy:.1f}" for dx, dy in corners)
-    return element("polygon", *told, points=points, class_="mark")
+    return element("polygon", *tooltip, points=points, class_="mark")
 
 
 def _rule(x1: float, y1: float, x2: float, y2: float, class_: str) -> Html:

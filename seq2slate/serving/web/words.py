@@ -171,7 +171,7 @@ class Sentence:
     tone: Tone
 
 
-def verdict(analysis: Analysis) -> list[Sentence]:
+def verdict_sentences(analysis: Analysis) -> list[Sentence]:
     """Return a sentence for each arm besides the control, or one on what is missing; all are always valid together."""
     control, *others = analysis.arms
     if not any(arm.impressions for arm in analysis.arms):
@@ -191,7 +191,7 @@ def verdict(analysis: Analysis) -> list[Sentence]:
 
 def verdict_tone(analysis: Analysis) -> Tone:
     """Return the tone of the whole verdict: a gain or a loss only if every significant sentence says so."""
-    sure = {one.tone for one in verdict(analysis)} - {"open"}
+    sure = {one.tone for one in verdict_sentences(analysis)} - {"open"}
     return sure.pop() if len(sure) == 1 else "open"
 
 
