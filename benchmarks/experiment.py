@@ -91,8 +91,8 @@ def simulate_test(
 class Tests:
     """Which tests (R, looks) are significant at each look, and after how many slates (looks,) on average."""
 
-    fixed: npt.NDArray[np.bool_]
-    any_time: npt.NDArray[np.bool_]
+    fixed_horizon: npt.NDArray[np.bool_]
+    always_valid: npt.NDArray[np.bool_]
     independent: npt.NDArray[np.bool_]
     """By an interval that ignores the clustering of slates by unit."""
     impressions: Doubles
@@ -100,10 +100,10 @@ class Tests:
     def rates(self) -> dict[str, float | None]:
         """Return the shares of tests that are significant at the last look, and at any look."""
         return {
-            "fixed-horizon, last look": float(self.fixed[:, -1].mean()),
-            "fixed-horizon, any look": float(self.fixed.any(axis=1).mean()),
+            "fixed-horizon, last look": float(self.fixed_horizon[:, -1].mean()),
+            "fixed-horizon, any look": float(self.fixed_horizon.any(axis=1).mean()),
             "fixed-horizon, slates as independent, last look": float(self.independent[:, -1].mean()),
-            "always-valid, any look": float(self.any_time.any(axis=1).mean()),
+            "always-valid, any look": float(self.always_valid.any(axis=1).mean()),
         }
 
 
@@ -286,10 +286,10 @@ def needed_share(effect: float, half_width: float) -> float:
 def waiting_picture(same: Tests, better: Tests) -> Any:
     """Draw the share of tests that are significant by each look."""
     lines = {
-        f"{LIFT:.0%} better, always-valid interval": (better.any_time, better, True),
-        f"{LIFT:.0%} better, fixed-horizon interval at this look only": (better.fixed, better, False),
-        "no difference, fixed-horizon interval at every look": (same.fixed, same, True),
-        "no difference, always-valid interval": (same.any_time, same, True),
+        f"{LIFT:.0%} better, always-valid interval": (better.always_valid, better, True),
+        f"{LIFT:.0%} better, fixed-horizon interval at this look only": (better.fixed_horizon, better, False),
+        "no difference, fixed-horizon interval at every look": (same.fixed_horizon, same, True),
+        "no difference, always-valid interval": (same.always_valid, same, True),
     }
     rows = []
     for name, (found, tests, at_some_look) in lines.items():
@@ -303,7 +303,7 @@ def waiting_picture(same: Tests, better: Tests) -> Any:
     return themed(
         alt.layer(chart, limit.encode(y="share:Q")),
         "Peeking at a running experiment",
-        f"{len(same.fixed)} simulated tests each, {same.fixed.shape[1]} looks; the dotted line is the level of 5%.",
+        f"{len(same.fixed_horizon)} simulated tests each, {same.fixed_horizon.shape[1]} looks; the dotted line is the level of 5%.",
     )
 
 
@@ -358,8 +358,8 @@ def main() -> None:
 
 def slates_until_found(tests: Tests) -> dict[str, float | None]:
     """Return the slates until half and 80% of the tests have stopped, and until a fixed horizon has a power of 80%."""
-    stopped = np.maximum.accumulate(tests.any_time, axis=1).mean(axis=0)
-    planned = tests.fixed.mean(axis=0)
+    stopped = np.maximum.accumulate(tests.always_valid, axis=1).mean(axis=0)
+    planned = tests.fixed_horizon.mean(axis=0)
     slates = tests.impressions
 
     def first(shares: Doubles, share: float) -> float | None:

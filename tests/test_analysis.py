@@ -402,12 +402,12 @@ def test_the_command_says_what_is_wrong(log: Path, tmp_path: Path) -> None:
 
 def test_without_a_difference_the_intervals_hold_what_they_promise() -> None:
     tests = run_tests(runs=400, units=700, lift=0, seed=11, looks=50, expected_lift=0.3)
-    assert abs(tests.fixed[:, -1].mean() - 0.05) <= 0.03
-    assert tests.any_time.any(axis=1).mean() <= 0.05
+    assert abs(tests.fixed_horizon[:, -1].mean() - 0.05) <= 0.03
+    assert tests.always_valid.any(axis=1).mean() <= 0.05
     assert tests.independent[:, -1].mean() > 0.12  # to take the slates of a unit for independent is wrong,
-    assert tests.fixed.any(axis=1).mean() > 0.2  # and so is it to look at a fixed interval again and again
+    assert tests.fixed_horizon.any(axis=1).mean() > 0.2  # and so is it to look at a fixed interval again and again
 
 
 def test_a_difference_is_found() -> None:
     tests = run_tests(runs=40, units=2500, lift=0.25, seed=12, looks=10)
-    assert tests.any_time[:, -1].mean() > 0.9
+    assert tests.always_valid[:, -1].mean() > 0.9
