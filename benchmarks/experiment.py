@@ -300,10 +300,11 @@ def waiting_picture(same: Tests, better: Tests) -> Any:
         ]
     limit = alt.Chart(alt.InlineData(values=[{"share": 0.05}])).mark_rule(color=NEUTRAL, strokeDash=[2, 2])
     chart = _lines(rows, list(lines), [GAIN, "#56B4E9", LOSS, NEUTRAL], "significant tests")
+    n_tests, n_looks = same.fixed_horizon.shape
     return themed(
         alt.layer(chart, limit.encode(y="share:Q")),
         "Peeking at a running experiment",
-        f"{len(same.fixed_horizon)} simulated tests each, {same.fixed_horizon.shape[1]} looks; the dotted line is the level of 5%.",
+        f"{n_tests} simulated tests each, {n_looks} looks; the dotted line is the level of 5%.",
     )
 
 

@@ -52,7 +52,6 @@ class Client:
             url: The address of the service, as `seq2slate serve` prints it.
             key: API key, if the service needs one.
             stopped: Ends all waiting once it is set.
-
         """
         self.url = url
         self.refused = 0
@@ -89,7 +88,6 @@ class Client:
             DataError: The service refuses the content of the request (400, 413, 422).
             UsageError: It refuses the request for another reason, or does not respond in a minute.
             ResponseLostError: The response was lost, and the request is not idempotent.
-
         """
         for pause in _PAUSES:
             try:

@@ -166,7 +166,6 @@ def send_traffic(
     Raises:
         DataError: The service refuses a list, or there is none with an item.
         UsageError: The service cannot be reached, refuses the key, or an option is invalid.
-
     """
     if units is None:
         units = max(1, requests // 4)
