@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from seq2slate.experiments.analysis import Analysis, PositionResult
+from seq2slate.experiments.analysis import Analysis, Difference, PositionResult
+from seq2slate.experiments.interleaving import Preference
 from seq2slate.html import Html, element
 from seq2slate.log.counts import MinuteCounts
 from seq2slate.serving.web.frame import Column, data_table, folded
@@ -36,13 +37,7 @@ _QUANTILES = ((50, "circle"), (95, "diamond"), (99, "triangle"))
 def differences_chart(analysis: Analysis) -> Html | None:
     """Return each arm's difference to the control, with both intervals; None if there is none yet."""
     rows = [
-        IntervalRow(
-            arm.arm,
-            number,
-            thin=(100 * found.always_valid.low, 100 * found.always_valid.high),
-            thick=(100 * found.fixed_horizon.low, 100 * found.fixed_horizon.high),
-            marks=[Mark(100 * found.value, "circle", f"{per_100(found.value, signed=True)} clicks per 100 slates")],
-        )
+        _interval_row(arm.arm, number, found.value, found, f"{per_100(found.value, signed=True)} clicks per 100 slates")
         for number, arm in enumerate(analysis.arms)
         if (found := arm.against_control) is not None and found.always_valid is not None
     ]
@@ -52,17 +47,21 @@ def differences_chart(analysis: Analysis) -> Html | None:
 def preferences_chart(analysis: Analysis) -> Html | None:
     """Return the preferences between interleaved arms, with both intervals; None if there is none yet."""
     rows = [
-        IntervalRow(
-            f"{one.a} and {one.b}",
-            number,
-            thin=(100 * one.always_valid.low, 100 * one.always_valid.high),
-            thick=(100 * one.fixed_horizon.low, 100 * one.fixed_horizon.high),
-            marks=[Mark(100 * one.estimate, "circle", f"{percent(one.estimate, signed=True)} for {one.b}")],
+        _interval_row(
+            f"{one.a} and {one.b}", number, one.estimate, one, f"{percent(one.estimate, signed=True)} for {one.b}"
         )
         for number, one in enumerate(analysis.preferences, start=1)
-        if one.estimate is not None and one.fixed_horizon is not None and one.always_valid is not None
+        if one.estimate is not None and one.always_valid is not None
     ]
     return _around_zero("Preference for the second arm", "preference for the second, in %", rows)
+
+
+def _interval_row(name: str, number: int, value: float, found: Difference | Preference, text: str) -> IntervalRow:
+    thin, thick = found.always_valid, found.fixed_horizon
+    assert thin is not None, "only estimates with an always-valid interval are drawn"
+    assert thick is not None, "an always-valid interval comes with a fixed-horizon one"
+    ends = [(100 * interval.low, 100 * interval.high) for interval in (thin, thick)]
+    return IntervalRow(name, number, thin=ends[0], thick=ends[1], marks=[Mark(100 * value, "circle", text)])
 
 
 def _around_zero(title: str, label: str, rows: Sequence[IntervalRow]) -> Html | None:
@@ -78,23 +77,30 @@ def _around_zero(title: str, label: str, rows: Sequence[IntervalRow]) -> Html | 
 
 def position_rates_chart(analysis: Analysis) -> Html | None:
     """Return the click-through rate of each slot, by arm; None before the first slate."""
-    n_slots = _slots_to_draw(analysis)
-    series = [
-        Series(arm.arm, number, _points(arm.positions[:n_slots], of_difference=False))
-        for number, arm in enumerate(analysis.arms)
-    ]
-    return _by_position("Clicks by position", "clicks per 100 slates", series, analysis, of_difference=False)
+    return _by_position("Clicks by position", "clicks per 100 slates", analysis, of_difference=False)
 
 
 def position_differences_chart(analysis: Analysis) -> Html | None:
     """Return the difference of each slot to the control's; None if there is nothing to compare."""
-    n_slots = _slots_to_draw(analysis)
-    series = [
-        Series(arm.arm, number, _points(arm.positions[:n_slots], of_difference=True))
-        for number, arm in enumerate(analysis.arms)
-    ]
-    label = "more or fewer clicks per 100 slates"
-    return _by_position("Difference to the control by position", label, series, analysis, of_difference=True)
+    title, label = "Difference to the control by position", "more or fewer clicks per 100 slates"
+    return _by_position(title, label, analysis, of_difference=True)
+
+
+def _by_position(title: str, label: str, analysis: Analysis, *, of_difference: bool) -> Html | None:
+    n_drawn, n_slots = _slots_to_draw(analysis), max(len(arm.positions) for arm in analysis.arms)
+    lines = [_points(arm.positions[:n_drawn], of_difference=of_difference) for arm in analysis.arms]
+    arms = zip(analysis.arms, lines, strict=True)
+    drawn = [Series(arm.arm, number, points) for number, (arm, points) in enumerate(arms) if points]
+    if not drawn:
+        return None
+    points = [point for one in drawn for point in one.points]
+    ends = [0.0, *(end for point in points for end in (point.y, point.low, point.high) if end is not None)]
+    last = int(max(point.x for point in points))
+    chart = line_chart(title, drawn, _slot_axis(last), nice_axis(min(ends), max(ends), label))
+    cut = f" The first {last} of {count(n_slots)} positions." if last < n_slots else ""
+    caption = element("figcaption", f"Bands: 95% fixed-horizon intervals, clustered by unit.{cut}")
+    names = legend([(one.name, one.arm) for one in drawn])
+    return element("figure", names, chart, caption, _position_table(analysis, of_difference=of_difference))
 
 
 def _slots_to_draw(analysis: Analysis) -> int:
@@ -115,23 +121,6 @@ def _points(slots: Sequence[PositionResult], *, of_difference: bool) -> list[Poi
             text = f"position {slot.position}: {_slot_cell(slot, of_difference=of_difference)}"
             found.append(Point(slot.position, 100 * value.value, low, high, text))
     return found
-
-
-def _by_position(
-    title: str, label: str, series: Sequence[Series], analysis: Analysis, *, of_difference: bool
-) -> Html | None:
-    drawn = [one for one in series if one.points]
-    if not drawn:
-        return None
-    points = [point for one in drawn for point in one.points]
-    ends = [0.0, *(end for point in points for end in (point.y, point.low, point.high) if end is not None)]
-    last = int(max(point.x for point in points))
-    chart = line_chart(title, drawn, _slot_axis(last), nice_axis(min(ends), max(ends), label))
-    n_slots = max(len(arm.positions) for arm in analysis.arms)
-    cut = f" The first {last} of {count(n_slots)} positions." if last < n_slots else ""
-    caption = element("figcaption", f"Bands: 95% fixed-horizon intervals, clustered by unit.{cut}")
-    names = legend([(one.name, one.arm) for one in drawn])
-    return element("figure", names, chart, caption, _position_table(analysis, of_difference=of_difference))
 
 
 def _slot_axis(last: int) -> Axis:
