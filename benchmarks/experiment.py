@@ -26,10 +26,9 @@ from seq2slate import RidgeRanker, click_model, make_synthetic_lists, reorder_li
 from seq2slate.data.lists import IntArray
 from seq2slate.data.ranker import NO_ITEM, slates_from_scores
 from seq2slate.evaluation.figures import GAIN, LOSS, NEUTRAL, save, themed
-from seq2slate.experiments.analysis import EXPECTED_LIFT, compare
+from seq2slate.experiments.analysis import EXPECTED_LIFT, compare_arms
 from seq2slate.experiments.counts import ArmCounts
-from seq2slate.experiments.interleaving import interleave
-from seq2slate.experiments.preference import preference
+from seq2slate.experiments.interleaving import interleave, preference_from_clicks
 from seq2slate.experiments.statistics import Interval
 from seq2slate.simulation.click_models import Draws, scan
 
@@ -92,8 +91,8 @@ def simulate_test(
 class Tests:
     """Which tests (R, looks) are significant at each look, and after how many slates (looks,) on average."""
 
-    fixed: npt.NDArray[np.bool_]
-    any_time: npt.NDArray[np.bool_]
+    fixed_horizon: npt.NDArray[np.bool_]
+    always_valid: npt.NDArray[np.bool_]
     independent: npt.NDArray[np.bool_]
     """By an interval that ignores the clustering of slates by unit."""
     impressions: Doubles
@@ -101,10 +100,10 @@ class Tests:
     def rates(self) -> dict[str, float | None]:
         """Return the shares of tests that are significant at the last look, and at any look."""
         return {
-            "fixed-horizon, last look": float(self.fixed[:, -1].mean()),
-            "fixed-horizon, any look": float(self.fixed.any(axis=1).mean()),
+            "fixed-horizon, last look": float(self.fixed_horizon[:, -1].mean()),
+            "fixed-horizon, any look": float(self.fixed_horizon.any(axis=1).mean()),
             "fixed-horizon, slates as independent, last look": float(self.independent[:, -1].mean()),
-            "always-valid, any look": float(self.any_time.any(axis=1).mean()),
+            "always-valid, any look": float(self.always_valid.any(axis=1).mean()),
         }
 
 
@@ -119,11 +118,11 @@ def run_tests(
         arms = simulate_test(rng, units=units, lift=lift, looks=looks)
         for look, (treated, control) in enumerate(zip(*arms, strict=True)):
             impressions[run, look] = treated.impressions + control.impressions
-            difference = compare(treated, control, expected_lift)
+            difference = compare_arms(treated, control, expected_lift)
             if difference is not None:  # the first units may have no click at all
                 found[:, run, look] = (
-                    excludes_zero(difference.fixed),
-                    excludes_zero(difference.any_time),
+                    excludes_zero(difference.fixed_horizon),
+                    excludes_zero(difference.always_valid),
                     abs(difference.value) > Z * independent_error(treated, control),
                 )
     return Tests(found[0], found[1], found[2], impressions.mean(axis=0))
@@ -222,14 +221,15 @@ def power_of_arms(better: IntArray, worse: IntArray, n: int, rng: np.random.Gene
         n_treated = rng.binomial(n, 0.5)
         treated = arm_counts(better[rng.integers(len(better), size=n_treated)])
         control = arm_counts(worse[rng.integers(len(worse), size=n - n_treated)])
-        difference = compare(treated, control)
-        found += difference is not None and difference.fixed.low > 0
+        difference = compare_arms(treated, control)
+        found += difference is not None and difference.fixed_horizon.low > 0
     return found / runs
 
 
 def power_of_interleaving(credits_of_units: IntArray, n: int, rng: np.random.Generator, runs: int) -> float:
     """Return the share of interleaving tests that find the better order, with n units drawn at random."""
-    found = (preference(credits_of_units[rng.integers(len(credits_of_units), size=n)]).fixed for _ in range(runs))
+    drawn = (credits_of_units[rng.integers(len(credits_of_units), size=n)] for _ in range(runs))
+    found = (preference_from_clicks(units).fixed_horizon for units in drawn)
     return sum(interval is not None and interval.low > 0 for interval in found) / runs
 
 
@@ -248,13 +248,13 @@ def study_interleaving(seed: int, *, units: int = 15_000, runs: int = 400) -> di
         for order in (audience.better, audience.worse)
     )
     won = interleaved(audience, visits, rng)
-    difference, preferred = compare(arm_counts(better), arm_counts(worse)), preference(won)
+    difference, preferred = compare_arms(arm_counts(better), arm_counts(worse)), preference_from_clicks(won)
     assert difference is not None
     assert preferred.estimate is not None
-    assert preferred.fixed is not None
+    assert preferred.fixed_horizon is not None
     needed = {  # units: the squared standard error falls with their number, and the A/B test has two arms of them
-        "A/B test": 2 * units * needed_share(difference.value, difference.value - difference.fixed.low),
-        "interleaving": units * needed_share(preferred.estimate, preferred.estimate - preferred.fixed.low),
+        "A/B test": 2 * units * needed_share(difference.value, difference.value - difference.fixed_horizon.low),
+        "interleaving": units * needed_share(preferred.estimate, preferred.estimate - preferred.fixed_horizon.low),
     }
     powers = []
     for share in (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0):
@@ -286,10 +286,10 @@ def needed_share(effect: float, half_width: float) -> float:
 def waiting_picture(same: Tests, better: Tests) -> Any:
     """Draw the share of tests that are significant by each look."""
     lines = {
-        f"{LIFT:.0%} better, always-valid interval": (better.any_time, better, True),
-        f"{LIFT:.0%} better, fixed-horizon interval at this look only": (better.fixed, better, False),
-        "no difference, fixed-horizon interval at every look": (same.fixed, same, True),
-        "no difference, always-valid interval": (same.any_time, same, True),
+        f"{LIFT:.0%} better, always-valid interval": (better.always_valid, better, True),
+        f"{LIFT:.0%} better, fixed-horizon interval at this look only": (better.fixed_horizon, better, False),
+        "no difference, fixed-horizon interval at every look": (same.fixed_horizon, same, True),
+        "no difference, always-valid interval": (same.always_valid, same, True),
     }
     rows = []
     for name, (found, tests, at_some_look) in lines.items():
@@ -300,10 +300,11 @@ def waiting_picture(same: Tests, better: Tests) -> Any:
         ]
     limit = alt.Chart(alt.InlineData(values=[{"share": 0.05}])).mark_rule(color=NEUTRAL, strokeDash=[2, 2])
     chart = _lines(rows, list(lines), [GAIN, "#56B4E9", LOSS, NEUTRAL], "significant tests")
+    n_tests, n_looks = same.fixed_horizon.shape
     return themed(
         alt.layer(chart, limit.encode(y="share:Q")),
         "Peeking at a running experiment",
-        f"{len(same.fixed)} simulated tests each, {same.fixed.shape[1]} looks; the dotted line is the level of 5%.",
+        f"{n_tests} simulated tests each, {n_looks} looks; the dotted line is the level of 5%.",
     )
 
 
@@ -358,8 +359,8 @@ def main() -> None:
 
 def slates_until_found(tests: Tests) -> dict[str, float | None]:
     """Return the slates until half and 80% of the tests have stopped, and until a fixed horizon has a power of 80%."""
-    stopped = np.maximum.accumulate(tests.any_time, axis=1).mean(axis=0)
-    planned = tests.fixed.mean(axis=0)
+    stopped = np.maximum.accumulate(tests.always_valid, axis=1).mean(axis=0)
+    planned = tests.fixed_horizon.mean(axis=0)
     slates = tests.impressions
 
     def first(shares: Doubles, share: float) -> float | None:

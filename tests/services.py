@@ -1,5 +1,6 @@
 """Real services in processes of their own, for the tests that talk HTTP to them."""
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any, Self
 
 import httpx
 import numpy as np
+from starlette.types import ASGIApp
 
 from seq2slate.data.lists import ItemLists
 from seq2slate.model.network import NetworkConfig
@@ -71,6 +73,17 @@ class Service:
         if self.process.stdout is not None:
             self.process.stdout.close()
         self._errors.close()
+
+
+def get(app: ASGIApp, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
+    """Return the response of an application in this process."""
+
+    async def respond() -> httpx.Response:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.get(path, headers=headers)
+
+    return asyncio.run(respond())
 
 
 def save_model(folder: Path, seed: int, hidden: int = 8) -> SlateModel:

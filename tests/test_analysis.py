@@ -15,10 +15,9 @@ from scipy import stats
 from benchmarks.experiment import run_tests
 from seq2slate.data.impressions import Impression
 from seq2slate.errors import UsageError
-from seq2slate.experiments.analysis import Rate, analyse, compare, parse_weights, sample_ratio
+from seq2slate.experiments.analysis import Rate, analyse, analysis_tables, compare_arms, parse_weights, sample_ratio
 from seq2slate.experiments.counts import ArmCounts, Counts, Definition, PositionCounts
-from seq2slate.experiments.statistics import any_time_inference
-from seq2slate.experiments.tables import analysis_tables
+from seq2slate.experiments.statistics import confidence_sequence
 from seq2slate.log.impression_log import open_log
 from tests.test_cli import seq2slate
 
@@ -48,7 +47,7 @@ def naive_variance(units: Any) -> float:
 @settings(max_examples=60, deadline=None)
 @given(UNITS, UNITS)
 def test_the_difference_equals_the_delta_method_on_the_units(treated: Any, control: Any) -> None:
-    found = compare(counts_of(treated), counts_of(control))
+    found = compare_arms(counts_of(treated), counts_of(control))
     variances = [naive_variance(units) for units in (treated, control)]
     if min(variances) < 1e-14:
         assert found is None or min(variances) > 0
@@ -57,20 +56,24 @@ def test_the_difference_equals_the_delta_method_on_the_units(treated: Any, contr
     rates = [sum(c for _, c in units) / sum(i for i, _ in units) for units in (treated, control)]
     half = stats.norm.ppf(0.975) * sum(variances) ** 0.5
     assert found.value == pytest.approx(rates[0] - rates[1], abs=1e-12)
-    assert found.fixed.high - found.value == pytest.approx(half, rel=1e-6)
-    assert found.fixed_p == pytest.approx(2 * stats.norm.sf(abs(found.value) / sum(variances) ** 0.5), rel=1e-6)
-    back = compare(counts_of(control), counts_of(treated))
+    assert found.fixed_horizon.high - found.value == pytest.approx(half, rel=1e-6)
+    assert found.fixed_horizon_p == pytest.approx(2 * stats.norm.sf(abs(found.value) / sum(variances) ** 0.5), rel=1e-6)
+    back = compare_arms(counts_of(control), counts_of(treated))
     assert back is not None
-    assert (back.fixed.low, back.fixed.high) == pytest.approx((-found.fixed.high, -found.fixed.low))
-    assert found.any_time is None, "so few units say nothing that holds at any look"
-    many = compare(counts_of(treated * 30), counts_of(control * 30))  # 60 to 1,200 units
-    other = compare(counts_of(control * 30), counts_of(treated * 30))
+    assert (back.fixed_horizon.low, back.fixed_horizon.high) == pytest.approx(
+        (-found.fixed_horizon.high, -found.fixed_horizon.low)
+    )
+    assert found.always_valid is None, "with so few units there is no always-valid interval"
+    many = compare_arms(counts_of(treated * 30), counts_of(control * 30))  # 60 to 1,200 units
+    other = compare_arms(counts_of(control * 30), counts_of(treated * 30))
     assert many is not None
-    assert many.any_time is not None
+    assert many.always_valid is not None
     assert other is not None
-    assert other.any_time is not None
-    assert (other.any_time.low, other.any_time.high) == pytest.approx((-many.any_time.high, -many.any_time.low))
-    assert other.any_time_p == pytest.approx(many.any_time_p)
+    assert other.always_valid is not None
+    assert (other.always_valid.low, other.always_valid.high) == pytest.approx(
+        (-many.always_valid.high, -many.always_valid.low)
+    )
+    assert other.always_valid_p == pytest.approx(many.always_valid_p)
 
 
 def test_several_arms_share_the_level() -> None:
@@ -83,17 +86,17 @@ def test_several_arms_share_the_level() -> None:
     arms = {"control" if name == "a" else name: counts_of(rows) for name, rows in units.items()}
     result = analyse(Counts("e", arms))
     for name in "bcd":
-        alone, together = compare(arms[name], arms["control"]), result.arm(name).against_control
+        alone, together = compare_arms(arms[name], arms["control"]), result.arm(name).against_control
         assert alone is not None
         assert together is not None
-        assert alone.any_time is not None
-        assert alone.any_time_p is not None
-        assert together.any_time is not None
-        assert together.any_time_p is not None
-        assert together.fixed == alone.fixed
-        assert together.any_time_p == pytest.approx(min(1.0, 3 * alone.any_time_p))
-        assert together.any_time.high > alone.any_time.high
-        assert (together.any_time_p < 0.05) == (not together.any_time.low <= 0 <= together.any_time.high)
+        assert alone.always_valid is not None
+        assert alone.always_valid_p is not None
+        assert together.always_valid is not None
+        assert together.always_valid_p is not None
+        assert together.fixed_horizon == alone.fixed_horizon
+        assert together.always_valid_p == pytest.approx(min(1.0, 3 * alone.always_valid_p))
+        assert together.always_valid.high > alone.always_valid.high
+        assert (together.always_valid_p < 0.05) == (not together.always_valid.low <= 0 <= together.always_valid.high)
 
 
 @pytest.mark.parametrize(("slates", "expected_lift"), [(5, 0.05), (20, 0.05), (20, 0.3), (50, 1.0)])
@@ -109,8 +112,8 @@ def test_looking_from_the_first_unit_on_finds_nothing_that_is_not_there(slates: 
                 ArmCounts(n, n * slates, int(c[n - 1]), n * slates**2, int(s[n - 1]), slates * int(c[n - 1]), 0, ())
                 for c, s in zip(sums, squares, strict=True)
             ]
-            found = compare(arms[0], arms[1], expected_lift)
-            if found is not None and found.any_time_p is not None and found.any_time_p < 0.05:
+            found = compare_arms(arms[0], arms[1], expected_lift)
+            if found is not None and found.always_valid_p is not None and found.always_valid_p < 0.05:
                 alarms += 1
                 break
     assert alarms / 150 <= 0.05
@@ -131,28 +134,28 @@ def test_large_counts_do_not_cancel() -> None:
 
 
 @given(st.floats(0.01, 10), st.floats(0.01, 10), st.floats(-20, 20))
-def test_the_any_time_p_value_is_below_005_exactly_when_the_interval_leaves_out_zero(
+def test_the_always_valid_p_value_is_below_005_exactly_when_the_interval_leaves_out_zero(
     variance: float, tau: float, value: float
 ) -> None:
-    interval, p = any_time_inference(value, variance, tau)
+    interval, p = confidence_sequence(value, variance, tau)
     assert 0 <= p <= 1
     half = (interval.high - interval.low) / 2
     if abs(abs(value) - half) > 1e-9 * half:
         assert (p < 0.05) == (abs(value) > half)
 
 
-def test_the_any_time_p_value_is_the_inverse_of_the_mixture_of_likelihood_ratios() -> None:
+def test_the_always_valid_p_value_is_the_inverse_of_the_mixture_of_likelihood_ratios() -> None:
     value, variance, tau = 0.8, 0.09, 0.5
     effects = np.linspace(-5, 5, 20_001)
     ratios = np.exp(value * effects / variance - effects**2 / (2 * variance))  # of N(effect, V) to N(0, V)
     mixture = np.trapezoid(ratios * stats.norm.pdf(effects, scale=tau), effects)
-    assert any_time_inference(value, variance, tau)[1] == pytest.approx(1 / mixture, rel=1e-6)
+    assert confidence_sequence(value, variance, tau)[1] == pytest.approx(1 / mixture, rel=1e-6)
 
 
-def test_the_any_time_interval_is_narrowest_about_when_the_expected_effect_is_found() -> None:
+def test_the_always_valid_interval_is_narrowest_about_when_the_expected_effect_is_found() -> None:
     tau = 0.05
     shares = np.geomspace(0.01, 1, 2000)  # the standard error, as a share of tau
-    widths = [any_time_inference(0, (share * tau) ** 2, tau)[0].high / (share * tau) for share in shares]
+    widths = [confidence_sequence(0, (share * tau) ** 2, tau)[0].high / (share * tau) for share in shares]
     best = int(np.argmin(widths))
     assert widths[best] / stats.norm.ppf(0.975) == pytest.approx(1.55, abs=0.01)
     assert widths[best] * shares[best] == pytest.approx(1.07, abs=0.02)  # half the width is then about tau
@@ -262,7 +265,7 @@ def test_arms_of_all_kinds_stand_side_by_side() -> None:
     assert result.arm("new") == alone
 
 
-def test_what_a_user_can_mend() -> None:
+def test_invalid_input_is_refused() -> None:
     usual = counts_of([(3, 1), (4, 2), (2, 0)])
     with pytest.raises(UsageError, match="no slates"):
         analyse(Counts("e", {}))
@@ -353,7 +356,7 @@ def test_the_running_counts_give_what_the_raw_rows_give(log: Path) -> None:
     difference = result.arm("new").against_control
     assert difference is not None
     half = stats.norm.ppf(0.975) * (naive_variance(units["new"]) + naive_variance(units["base"])) ** 0.5
-    assert difference.fixed.high - difference.value == pytest.approx(half, rel=1e-9)
+    assert difference.fixed_horizon.high - difference.value == pytest.approx(half, rel=1e-9)
 
     rng = np.random.default_rng(0)  # units drawn again, arm by arm
     rates = []
@@ -370,7 +373,9 @@ def test_the_command_prints_the_analysis(log: Path) -> None:
     assert json.loads(done.out) == json.loads(expected.to_json())
     assert json.loads(done.out)["sample_ratio"]["mismatch"] is expected.sample_ratio.mismatch
     assert "autumn" in seq2slate("experiment", log).out
-    assert "did not get the units" in " ".join(seq2slate("experiment", log, "--weights", "base=9,new=1").out.split())
+    assert "Sample ratio mismatch: the arms did not get the units" in " ".join(
+        seq2slate("experiment", log, "--weights", "base=9,new=1").out.split()
+    )
 
 
 def test_the_command_uses_what_the_service_noted(log: Path) -> None:
@@ -398,12 +403,12 @@ def test_the_command_says_what_is_wrong(log: Path, tmp_path: Path) -> None:
 
 def test_without_a_difference_the_intervals_hold_what_they_promise() -> None:
     tests = run_tests(runs=400, units=700, lift=0, seed=11, looks=50, expected_lift=0.3)
-    assert abs(tests.fixed[:, -1].mean() - 0.05) <= 0.03
-    assert tests.any_time.any(axis=1).mean() <= 0.05
+    assert abs(tests.fixed_horizon[:, -1].mean() - 0.05) <= 0.03
+    assert tests.always_valid.any(axis=1).mean() <= 0.05
     assert tests.independent[:, -1].mean() > 0.12  # to take the slates of a unit for independent is wrong,
-    assert tests.fixed.any(axis=1).mean() > 0.2  # and so is it to look at a fixed interval again and again
+    assert tests.fixed_horizon.any(axis=1).mean() > 0.2  # and so is it to look at a fixed interval again and again
 
 
 def test_a_difference_is_found() -> None:
     tests = run_tests(runs=40, units=2500, lift=0.25, seed=12, looks=10)
-    assert tests.any_time[:, -1].mean() > 0.9
+    assert tests.always_valid[:, -1].mean() > 0.9

@@ -215,6 +215,6 @@ def test_the_model_trained_on_the_log_of_the_base_order_beats_it(tmp_path: Path)
     text = seq2slate("demo", "--out", tmp_path / "out").out
     difference = analyse_trial(DemoFolder(tmp_path / "out")).arm(MODEL).against_control
     assert difference is not None
-    assert difference.any_time is not None
-    assert difference.any_time.low > 0
+    assert difference.always_valid is not None
+    assert difference.always_valid.low > 0
     assert "more clicks than the base order" in " ".join(text.split())

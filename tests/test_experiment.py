@@ -28,7 +28,7 @@ def test_the_arm_follows_from_the_hash_that_is_documented() -> None:
         assert experiment.assign(unit).name == ("a" if int(digest[:16], 16) < 2**63 else "b")
 
 
-def test_a_salt_deals_the_units_anew() -> None:
+def test_a_salt_assigns_the_units_anew() -> None:
     """Knowing the arm in one experiment says nothing about the arm in the next."""
     one, two = (Experiment(name, (Arm("a"), Arm("b"))) for name in ("spring", "autumn"))
     same = sum(one.assign(unit).name == two.assign(unit).name for unit in UNITS)
@@ -64,16 +64,16 @@ def test_toml_and_json_say_the_same(tmp_path: Path) -> None:
         ('{"name": "e"}', "`arms`"),
         ('{"name": "e", "arms": []}', "arms: expected at least one"),
         ('{"name": "", "arms": [{"name": "a"}]}', "name: expected 1 to 128"),
-        ('{"name": "e", "arms": [{"name": "a"}, {"name": "a"}]}', "'a' stands twice"),
+        ('{"name": "e", "arms": [{"name": "a"}, {"name": "a"}]}', "'a' is used twice"),
         ('{"name": "e", "arms": [{"name": "a"}, {"name": "b", "wieght": 1}]}', r"`wieght` - at `\$.arms\[1\]`"),
         ('{"name": "e", "arms": [{"name": "a", "weight": -1}]}', r"weight: .* - at `\$.arms\[0\]`"),
         ('{"name": "e", "arms": [{"name": "a", "weight": 0}]}', "weight above 0"),
         (
             '{"name": "e", "arms": [{"name": "a", "weight": 1e308}, {"name": "b", "weight": 1e308}]}',
-            "beyond any number",
+            "sum of the weights is infinite",
         ),
         ('{"name": "e", "arms": [{"name": "a", "temperature": 0}]}', "temperature: expected a number above 0"),
-        ('{"name": "e", "arms": [{"name": "a", "model": "base", "temperature": 1}]}', "not drawn"),
+        ('{"name": "e", "arms": [{"name": "a", "model": "base", "temperature": 1}]}', "not sampled"),
         ('{"name": "e", "arms": [{"name": "a", "weight": "2"}]}', r"Expected `float`, got `str` - at `\$.arms\[0\]"),
     ],
 )

@@ -1,6 +1,7 @@
 """A live experiment in which two arms share their slates: who placed what, who is credited, and what that says."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,7 @@ from seq2slate.data.lists import ItemLists
 from seq2slate.errors import DataError
 from seq2slate.experiments.analysis import analyse
 from seq2slate.experiments.assignment import INTERLEAVED, read_experiment
-from seq2slate.experiments.interleaving import log_propensities
-from seq2slate.experiments.preference import preference
+from seq2slate.experiments.interleaving import log_propensities, preference_from_clicks
 from seq2slate.log.impression_log import open_log
 from seq2slate.model.backends.runtime import Runtime
 from seq2slate.serving.traffic import Traffic, send_traffic
@@ -75,7 +75,8 @@ def visited(folder: Path, lists: ItemLists) -> tuple[Traffic, list[Impression]]:
 def test_each_team_places_its_best(visited: tuple[Traffic, list[Impression]], folder: Path) -> None:
     runtime = Runtime.load(folder / "model")
     teams = set()
-    for one in visited[1]:
+    for logged in visited[1]:
+        one = logged
         assert one.draft is not None
         assert (one.arm, one.draft.a, one.draft.b) == (INTERLEAVED, "old", "new")
         rankings = {"a": list(range(len(one.items))), "b": runtime.slate(one.features)[0].tolist()}
@@ -85,8 +86,7 @@ def test_each_team_places_its_best(visited: tuple[Traffic, list[Impression]], fo
             assert sorted(one.draft.teams[start : start + 2]) == ["a", "b"]
         teams.add(one.draft.teams)
         a, b = (ranking[: len(one.shown)] for ranking in rankings.values())
-        logs = one.log_propensities or [0.0] * len(one.shown)  # None if every choice was certain
-        assert logs == pytest.approx(log_propensities(a, b, list(one.shown)))
+        assert one.log_propensities == pytest.approx(log_propensities(a, b, list(one.shown)))
     assert len(teams) > 4  # coins fall both ways
 
 
@@ -98,14 +98,12 @@ def test_clicks_are_credited_to_who_placed_the_item(visited: tuple[Traffic, list
         assert draft is not None
         for item in one.clicks:
             by_unit.setdefault(one.unit, [0, 0])["ab".index(draft.teams[shown.index(item)])] += 1
-    expected = preference(list(by_unit.values()))
+    expected = preference_from_clicks(list(by_unit.values()))
     assert expected.a_clicks + expected.b_clicks == traffic.arms[INTERLEAVED].clicks > 100
     with open_log(folder / "log.db") as store:
         analysis = analyse(store.counts("pair"), weights=read_experiment(folder / "pair.toml").weights)
     (found,) = analysis.preferences
-    assert (found.a, found.b, found.impressions) == ("old", "new", len(logged))
-    for name in ("units", "a_clicks", "b_clicks", "estimate", "fixed", "fixed_p", "any_time", "any_time_p"):
-        assert getattr(found, name) == getattr(expected, name)
+    assert found == replace(expected, a="old", b="new", impressions=len(logged))
     assert [arm.arm for arm in analysis.arms] == [INTERLEAVED]
     printed = seq2slate("experiment", folder / "log.db").out
     assert "new against old" in printed
@@ -121,18 +119,18 @@ def test_the_log_can_be_trained_on(visited: object, folder: Path) -> None:
     ("change", "message"),
     [
         ((EXPERIMENT.rpartition("[[arms]]")[0]), "takes two, got 1"),
-        (EXPERIMENT + "weight = 3\n", "same weight"),
-        (EXPERIMENT + "temperature = 0.5\n", "draws no slates"),
+        (EXPERIMENT + "weight = 3\n", "takes neither weights"),
+        (EXPERIMENT + "temperature = 0.5\n", "nor temperatures"),
         (EXPERIMENT.replace("interleaving", "shuffling"), "kind"),
     ],
 )
-def test_what_a_file_may_not_say(tmp_path: Path, change: str, message: str) -> None:
+def test_an_invalid_experiment_is_refused(tmp_path: Path, change: str, message: str) -> None:
     (tmp_path / "wrong.toml").write_text(change)
     with pytest.raises(DataError, match=message):
         read_experiment(tmp_path / "wrong.toml")
 
 
-def test_preferences_hold_at_any_look() -> None:
+def test_preferences_are_always_valid() -> None:
     """Nobody prefers anything: of 200 tests with 30 looks each, hardly any finds a preference at any of them."""
     rng = np.random.default_rng(2)
     found, found_fixed = 0, 0
@@ -140,8 +138,8 @@ def test_preferences_hold_at_any_look() -> None:
         clicks = rng.poisson(3, 3000)
         leans = rng.beta(4, 4, 3000)  # a unit has its taste
         to_b = rng.binomial(clicks, leans)
-        looks = [preference(np.column_stack([clicks - to_b, to_b])[:n]) for n in range(100, 3001, 100)]
-        found += any(look.any_time_p is not None and look.any_time_p < 0.05 for look in looks)
-        found_fixed += any(look.fixed_p is not None and look.fixed_p < 0.05 for look in looks)
+        looks = [preference_from_clicks(np.column_stack([clicks - to_b, to_b])[:n]) for n in range(100, 3001, 100)]
+        found += any(look.always_valid_p is not None and look.always_valid_p < 0.05 for look in looks)
+        found_fixed += any(look.fixed_horizon_p is not None and look.fixed_horizon_p < 0.05 for look in looks)
     assert found / 200 <= 0.05
     assert found_fixed / 200 > 0.15

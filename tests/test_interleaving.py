@@ -13,8 +13,7 @@ from scipy import stats
 
 from benchmarks.experiment import Audience, Visits, interleaved, study_interleaving
 from seq2slate.errors import UsageError
-from seq2slate.experiments.interleaving import Team, credit, interleave, log_propensities
-from seq2slate.experiments.preference import preference
+from seq2slate.experiments.interleaving import Team, credit_clicks, interleave, log_propensities, preference_from_clicks
 
 ITEMS = list("abcdefg")
 
@@ -80,21 +79,21 @@ def test_a_slate_without_items_or_slots_is_empty() -> None:
     assert interleave(["x"], ["x"], 3, rng)[0] == ["x"]
 
 
-def test_what_a_user_can_mend() -> None:
+def test_invalid_input_is_refused() -> None:
     rng = np.random.default_rng(0)
-    with pytest.raises(UsageError, match="twice on the slate of b"):
+    with pytest.raises(UsageError, match="the slate of b repeats an item"):
         interleave(["x"], ["y", "y"], 1, rng)
     with pytest.raises(UsageError, match="-1 slots"):
         interleave(["x"], ["y"], -1, rng)
     for wrong in ([1, 2], [[1, 2, 3]], [[0.5, 1.0]], [[-1, 2]]):
         with pytest.raises(UsageError, match="two counts for each unit"):
-            preference(wrong)
+            preference_from_clicks(wrong)
 
 
 def test_clicks_are_credited_to_whoever_placed_the_item() -> None:
     teams: list[Team] = ["a", "b", "b", "a"]
-    assert credit(teams, [1, 2, 3]) == (1, 2)
-    assert credit(teams, []) == (0, 0)
+    assert credit_clicks(teams, [1, 2, 3]) == (1, 2)
+    assert credit_clicks(teams, []) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -102,22 +101,22 @@ def test_clicks_are_credited_to_whoever_placed_the_item() -> None:
     [([], None), ([(0, 0), (0, 0)], None), ([(1, 3)], 0.5), ([(0, 2), (0, 1)], 1.0), ([(2, 2), (1, 1), (0, 0)], 0.0)],
 )
 def test_units_without_spread_give_no_interval(credits_of_units: Any, estimate: float | None) -> None:
-    found = preference(credits_of_units)
+    found = preference_from_clicks(credits_of_units)
     assert found.estimate == estimate
-    assert (found.fixed, found.fixed_p, found.any_time, found.any_time_p) == (None,) * 4
+    assert (found.fixed_horizon, found.fixed_horizon_p, found.always_valid, found.always_valid_p) == (None,) * 4
 
 
 def test_the_preference_equals_the_delta_method_on_the_units() -> None:
     table = np.random.default_rng(3).poisson((2.0, 3.0), (200, 2))
-    found = preference(np.concatenate([table, np.zeros((50, 2), dtype=int)]))
+    found = preference_from_clicks(np.concatenate([table, np.zeros((50, 2), dtype=int)]))
     table = table[table.sum(axis=1) > 0]
     lead, total = table[:, 1] - table[:, 0], table.sum(axis=1)
     error = (lead - lead.sum() / total.sum() * total).std(ddof=1) / len(table) ** 0.5 / total.mean()
     assert found.units == len(table)
     assert found.estimate == pytest.approx(lead.sum() / total.sum())
-    assert found.fixed is not None
-    assert found.fixed.low == pytest.approx(lead.sum() / total.sum() - stats.norm.ppf(0.975) * error)
-    assert found.fixed_p == pytest.approx(2 * stats.norm.sf(abs(lead.sum() / total.sum()) / error))
+    assert found.fixed_horizon is not None
+    assert found.fixed_horizon.low == pytest.approx(lead.sum() / total.sum() - stats.norm.ppf(0.975) * error)
+    assert found.fixed_horizon_p == pytest.approx(2 * stats.norm.sf(abs(lead.sum() / total.sum()) / error))
     drawn = np.random.default_rng(0).integers(len(table), size=(5000, len(table)))
     assert (lead[drawn].sum(axis=1) / total[drawn].sum(axis=1)).std() == pytest.approx(error, rel=0.05)
 
@@ -128,10 +127,11 @@ def test_equal_rankers_are_not_told_apart() -> None:
     assert (audience.better == audience.worse).all()
     rng = np.random.default_rng(2)
     visits = Visits.draw(rng, 9000, 200, visits=2)
-    tests = [preference(part) for part in np.array_split(interleaved(audience, visits, rng), 300)]
+    tests = [preference_from_clicks(part) for part in np.array_split(interleaved(audience, visits, rng), 300)]
     estimates = np.array([test.estimate for test in tests], dtype=float)
     assert abs(estimates.mean()) < 4 * estimates.std() / len(tests) ** 0.5
-    covered = np.mean([test.fixed is not None and test.fixed.low <= 0 <= test.fixed.high for test in tests])
+    intervals = [test.fixed_horizon for test in tests]
+    covered = np.mean([one is not None and one.low <= 0 <= one.high for one in intervals])
     assert abs(covered - 0.95) <= 0.04
 
 

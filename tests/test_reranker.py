@@ -19,19 +19,20 @@ from seq2slate.model.network import NetworkConfig
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.serving.app import create_app
 from seq2slate.serving.deployment import Deployment, ServedModel, load_deployment
-from seq2slate.serving.messages import Decoder, RerankAnswer, RerankRequest, candidates_of
+from seq2slate.serving.keys import KeyRing, add_key
+from seq2slate.serving.messages import ErrorResponse, RerankResponse, read_rerank
+from seq2slate.serving.middleware import Request, Response, Route, json_response
 from seq2slate.serving.monitoring import Monitor
 from seq2slate.serving.service import RerankService, Timeouts
-from tests.services import save_model
+from tests.services import get, save_model
 
 
-def reranker(folder: Path, load: Callable[[], Deployment], **patience: Any) -> RerankService:
-    return RerankService(load, open_log(folder / "log.db"), Monitor(), Timeouts(**patience))
+def reranker(folder: Path, load: Callable[[], Deployment], **timeouts: Any) -> RerankService:
+    return RerankService(load, open_log(folder / "log.db"), Monitor(), Timeouts(**timeouts))
 
 
-async def rerank(service: RerankService, **body: Any) -> RerankAnswer:
-    message = Decoder(RerankRequest).decode(json.dumps(body).encode())
-    return await service.rerank(message, candidates_of(message, most=1000))
+async def rerank(service: RerankService, **body: Any) -> RerankResponse:
+    return await service.rerank(read_rerank(json.dumps(body).encode(), max_items=1000))
 
 
 def with_columns() -> Deployment:
@@ -59,7 +60,7 @@ def with_columns() -> Deployment:
     ],
 )
 def test_all_arms_fall_back_alike(tmp_path: Path, change: dict[str, Any], fails: bool) -> None:
-    service = reranker(tmp_path, with_columns, deadline=60, log=60)
+    service = reranker(tmp_path, with_columns, deadline_ms=60_000, log_deadline_ms=60_000)
     good = {"features": [[1.0, 2.0], [3.0, 4.0]], "categorical": {"brand": ["x", "z"]}, "context": {"hour": 9.0}}
     units = {service.deployment.experiment.assign(f"u{n}").name: f"u{n}" for n in range(20)}
 
@@ -104,7 +105,7 @@ def test_what_was_loaded_last_is_served(tmp_path: Path) -> None:
 
 def test_a_model_that_hangs_is_late_and_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_model(tmp_path / "model", seed=1)
-    service = reranker(tmp_path, lambda: load_deployment(tmp_path / "model"), deadline=0.05, log=60)
+    service = reranker(tmp_path, lambda: load_deployment(tmp_path / "model"), deadline_ms=50, log_deadline_ms=60_000)
     let_go = threading.Event()
     monkeypatch.setattr(Runtime, "is_quick", lambda *_: False)
     monkeypatch.setattr(Runtime, "slate", lambda *_, **__: let_go.wait(60))
@@ -115,7 +116,7 @@ def test_a_model_that_hangs_is_late_and_not_waited_for(tmp_path: Path, monkeypat
 
 
 def test_a_request_that_is_given_up_leaves_nothing_in_the_queue(tmp_path: Path) -> None:
-    service = reranker(tmp_path, with_columns, log=60)
+    service = reranker(tmp_path, with_columns, log_deadline_ms=60_000)
     other = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")  # so that the first write waits, and the second behind it
 
@@ -151,4 +152,25 @@ def test_the_application_has_an_answer_for_other_protocols(tmp_path: Path) -> No
     app = create_app(service, Monitor())
     asyncio.run(app({"type": "lifespan"}, receive, send))  # type: ignore[arg-type]
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    service.close()
+
+
+def test_a_route_is_one_entry_of_the_table(tmp_path: Path) -> None:
+    """Key, metrics and description of a route follow from its entry."""
+    service, monitor = reranker(tmp_path, with_columns), Monitor()
+    admin, serve = (add_key(tmp_path / "keys.json", scope) for scope in ("admin", "serve"))
+
+    async def arms(request: Request) -> Response:
+        return json_response([arm.name for arm in service.deployment.experiment.arms], 200)
+
+    route = Route("GET", "/v1/arms", arms, "admin", "arms", "The arms.", returns=ErrorResponse, errors={418: "No."})
+    app = create_app(service, monitor, key_ring=KeyRing(tmp_path / "keys.json"), more_routes=[route])
+    statuses = [get(app, "/v1/arms", {"Authorization": f"Bearer {key}"}).status_code for key in (admin, serve, "none")]
+    assert statuses == [200, 403, 401]
+    assert 'seq2slate_requests_total{route="arms",status="403"} 1.0' in monitor.text().decode()
+    described = get(app, "/openapi.json", {"Authorization": f"Bearer {admin}"}).json()["paths"]["/v1/arms"]["get"]
+    assert described["security"] == [{"admin": []}]
+    assert {"200", "401", "403", "418", "429"} == set(described["responses"])
+    assert described["responses"]["200"]["content"]["application/json"]["schema"]["$ref"].endswith("/ErrorResponse")
+    assert get(app, "/v1/none").json() == {"error": "Not Found"}
     service.close()

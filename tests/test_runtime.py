@@ -284,7 +284,7 @@ def test_weights_that_are_too_large_are_not_served(weights: str, value: float, t
     with torch.no_grad():
         model.network.get_parameter(weights).fill_(value)
     model.save(tmp_path / "model")
-    with pytest.raises(DataError, match="model: the model's probabilities are not numbers: its weights are broken"):
+    with pytest.raises(DataError, match="model: the model's probabilities are not finite: its weights are broken"):
         load_deployment(tmp_path / "model")
 
 

@@ -51,8 +51,8 @@ class Main:
         (folder / "experiment.toml").write_text(ARMS)
         self.experiment: Experiment = read_experiment(folder / "experiment.toml")
         experiment, log = folder / "experiment.toml", folder / "log.db"
-        patience = ("--deadline-ms", 5000, "--log-deadline-ms", 5000)  # the machine may be busy
-        self.service = Service(folder / "model", "--experiment", experiment, "--log", log, *patience)
+        timeouts = ("--deadline-ms", 5000, "--log-deadline-ms", 5000)  # the machine may be busy
+        self.service = Service(folder / "model", "--experiment", experiment, "--log", log, *timeouts)
 
     def post(self, path: str, body: Any) -> httpx.Response:
         return self.service.client.post(path, json=body)
@@ -289,7 +289,7 @@ def test_forged_replayed_and_crossed_clicks_change_nothing(main: Main) -> None:
         ({"unit": "u", "items": {}}, 422, "items: "),
         ({"unit": "u", "items": [{"features": []}]}, 422, "items[0]: "),
         ({"unit": "u", "items": [{"id": 7}]}, 422, "items[0].id: "),
-        ({"unit": "u", "items": [{"id": "a"}, {"id": "a"}]}, 422, "items: the id 'a' stands twice"),
+        ({"unit": "u", "items": [{"id": "a"}, {"id": "a"}]}, 422, "items: duplicate id 'a'"),
         ({"unit": "u", "items": [{"id": "a\0"}]}, 422, "items: "),
         ({"unit": "u", "items": [{"id": "a", "features": ["x"]}]}, 422, "items[0].features[0]: "),
         ({"unit": "u", "items": [{"id": "a", "features": 1}]}, 422, "items[0].features: "),
@@ -444,7 +444,7 @@ def test_health_and_metrics(main: Main) -> None:
 
 
 class Strict:
-    """A service with keys, small limits, no patience with the model, and none with a log that fails."""
+    """A service with keys, small limits, a short deadline for the model, and no responses without the log."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

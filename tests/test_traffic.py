@@ -49,7 +49,7 @@ model = "base"
 [[arms]]
 name = "treated"
 """
-PATIENT = ("--deadline-ms", 20_000, "--log-deadline-ms", 20_000)  # the machine may be busy
+TIMEOUTS = ("--deadline-ms", 20_000, "--log-deadline-ms", 20_000)  # the machine may be busy
 
 
 def graded_lists() -> ItemLists:
@@ -79,7 +79,7 @@ class Visited:
         self.model.save(folder / "model")
         (folder / "experiment.toml").write_text(ARMS)
         experiment = ("--experiment", folder / "experiment.toml")
-        self.service = Service(folder / "model", *experiment, "--log", self.log, *PATIENT, *options)
+        self.service = Service(folder / "model", *experiment, "--log", self.log, *TIMEOUTS, *options)
 
     def visit(self, concurrency: int) -> None:
         sizes: dict[str, Any] = {"requests": REQUESTS, "concurrency": concurrency, "k": K, "units": UNITS}
@@ -237,7 +237,7 @@ def test_an_answer_that_is_lost_is_uncertain_and_a_click_is_sent_again(alone: Vi
     slates, clicks = totals(counted(alone.log)) - before
     assert slates == 40
     assert totals(dict(traffic.arms)).tolist() == [40 - traffic.uncertain, clicks]
-    assert "5 answers were lost: their slates may be in the log" in printed(traffic)
+    assert "5 responses were lost: their slates may be in the log" in printed(traffic)
 
 
 @contextmanager
@@ -278,9 +278,9 @@ def losing_answers(url: str) -> Iterator[tuple[str, Counter[str]]]:
 def test_an_address_where_nothing_listens_is_told_in_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-    with pytest.raises(UsageError, match=f"^nothing answers at {url}: .*refused$"):
+    with pytest.raises(UsageError, match=f"^cannot connect to {url}: .*refused$"):
         send_traffic(url, graded_lists(), DiverseClicks(), requests=5)
-    with pytest.raises(UsageError, match=re.escape("nothing answers at http://no..name")):
+    with pytest.raises(UsageError, match=re.escape("cannot connect to http://no..name")):
         send_traffic("http://no..name", graded_lists(), DiverseClicks(), requests=5)
 
 
@@ -294,13 +294,13 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 
 
 def test_something_else_that_answers_is_told_apart(alone: Visited) -> None:
-    with pytest.raises(UsageError, match="/nowhere answered 404: Not Found"):
+    with pytest.raises(UsageError, match="/nowhere responded 404: Not Found"):
         send_traffic(f"{alone.service.url}/nowhere", alone.lists, DiverseClicks(), requests=5)
 
 
 @pytest.mark.parametrize("key", [None, "wrong.key"])
 def test_a_service_that_wants_a_key_says_so(crowded: Visited, key: str | None) -> None:
-    with pytest.raises(UsageError, match=re.escape("answered 401: a key is needed")) as error:
+    with pytest.raises(UsageError, match=re.escape("responded 401: a key is needed")) as error:
         send_traffic(crowded.service.url, crowded.lists, DiverseClicks(), requests=20, key=key)
     assert "SEQ2SLATE_KEY" in str(error.value)
     assert "wrong.key" not in str(error.value)
@@ -318,7 +318,7 @@ def test_lists_without_grades_are_refused(alone: Visited) -> None:
     for lists, error, message in (
         (replace(alone.lists, labels=None), DataError, "neither relevance nor labels"),
         (replace(alone.lists, labels=np.minimum(alone.lists.labels, 1)), UsageError, "clicks and not grades"),
-        (alone.lists[:1], DataError, "no list with an item"),
+        (alone.lists[:1], DataError, "no list has an item"),
         (
             ItemLists(np.ones((1001, 4)), [0, 1001], np.full(1001, 3), list_ids=["long"]),
             DataError,
@@ -355,7 +355,7 @@ def test_the_table_and_the_json_have_the_rates() -> None:
     for cells in (
         ["slates", "200", "100"],
         ["fallbacks", "1", "0"],
-        ["clicks", "in", "100", "slates", "26.50", "30.00"],
+        ["clicks", "per", "100", "slates", "26.50", "30.00"],
         ["at", "position", "1", "25.00", "30.00"],
         ["at", "position", "2", "1.25", "-"],
     ):
@@ -368,7 +368,7 @@ def test_the_table_and_the_json_have_the_rates() -> None:
 
 
 def test_a_run_without_an_answer_has_a_table_too() -> None:
-    assert "2 answers were lost" in printed(Traffic(2, {}, 0, 2, 0, []))
+    assert "2 responses were lost" in printed(Traffic(2, {}, 0, 2, 0, []))
     assert json.loads(Traffic(2, {}, 0, 2, 0, []).to_json())["p99_ms"] is None
 
 
@@ -387,7 +387,7 @@ def test_the_command_prints_a_table_or_json(crowded: Visited, tmp_path: Path, mo
     assert (totals(counted(crowded.log)) - between)[0] == 30
     monkeypatch.delenv("SEQ2SLATE_KEY")
     refused = seq2slate(*command, "--key", "wrong", code=2)
-    assert refused.err.startswith(f"error: {crowded.service.url} answered 401: a key is needed")
+    assert refused.err.startswith(f"error: {crowded.service.url} responded 401: a key is needed")
     assert len(refused.err.splitlines()) == 1
 
 
@@ -449,7 +449,7 @@ def test_a_service_that_is_killed_and_restarted_has_all_that_was_counted(tmp_pat
 def start(folder: Path, port: int) -> "subprocess.Popen[str]":
     """Start a service at a port of our choice, on the files that a `Visited` has left."""
     command = [sys.executable, "-m", "seq2slate.cli", "serve", folder / "model", "--port", port]
-    options = ["--experiment", folder / "experiment.toml", "--log", folder / "log.db", *PATIENT]
+    options = ["--experiment", folder / "experiment.toml", "--log", folder / "log.db", *TIMEOUTS]
     process = subprocess.Popen([*map(str, [*command, *options])], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert process.stdout is not None
     with process.stdout as announced:

@@ -25,14 +25,23 @@ from seq2slate.experiments.counts import ArmCounts, Counts, Definition, DraftCou
 from seq2slate.experiments.statistics import MIN_UNITS
 from seq2slate.html import Html, element
 from seq2slate.log.impression_log import open_log
+from seq2slate.serving.app import create_app
 from seq2slate.serving.deployment import Deployment, load_deployment
 from seq2slate.serving.keys import add_key
-from seq2slate.serving.web import charts, pages, verdict
-from seq2slate.serving.web.attention import Attention, attention_of
-from seq2slate.serving.web.overview import Source, analysis_of, read_overview
-from seq2slate.serving.web.slate_page import slate_page
+from seq2slate.serving.monitoring import Monitor
+from seq2slate.serving.service import RerankService, Timeouts
+from seq2slate.serving.web import charts
+from seq2slate.serving.web.experiment_page import analysis_of, experiment_page, read_overview
+from seq2slate.serving.web.slate_pages import (
+    StepProbabilities,
+    draw_slate,
+    slate_page,
+    slates_page,
+    step_probabilities,
+)
 from seq2slate.serving.web.svg import nice_axis
-from tests.services import N_FEATURES, Service, request, save_model
+from seq2slate.serving.web.words import verdict_sentences, verdict_tone, warnings
+from tests.services import N_FEATURES, Service, get, request, save_model
 from tests.web_logs import HTML, LONG, add_counts, simulate
 
 ARMS = """
@@ -167,7 +176,7 @@ def test_an_experiment_in_words_and_numbers(site: Site) -> None:
         found = analyse(store.counts("summer")).arm("treated")
     assert found.against_control is not None
     more = f"{100 * found.against_control.lift:.1f}% more clicks"
-    assert f"treated gets {more} than control; sure at any look (p below 0.0001)." in page
+    assert f"treated gets {more} than control (always-valid p < 0.0001)." in page
     assert f"{found.units:,}" in page
     assert f"{100 * found.against_control.value:+.2f}" in page
     assert "deadline" in page, "the reason of the fallbacks"
@@ -218,7 +227,7 @@ def test_a_million_slates(site: Site) -> None:
     assert sum(arm["impressions"] for arm in answer["arms"]) == 1_000_000
     page = text_of(site.get(experiment_path("million")).text)
     assert "Slates 1,000,000" in page
-    assert re.search(r"treated gets [45]\.\d% more clicks than control; sure at any look", page)
+    assert re.search(r"treated gets [45]\.\d% more clicks than control \(always-valid p < 0\.0001\)", page)
 
 
 def test_one_slate(site: Site) -> None:
@@ -257,7 +266,7 @@ def test_a_slate_step_by_step(site: Site) -> None:
 def test_a_drawn_slate_has_the_probabilities_of_its_draw(site: Site) -> None:
     answer = site.post("/v1/rerank", request(site.unit("drawn"), seed=2))
     page = text_of(site.get(f"/slates/{answer['slate_id']}").text)
-    assert "drawn at temperature 2: these are the probabilities of the draw" in page
+    assert "sampled at temperature 2: these are its propensities" in page
 
 
 @pytest.mark.parametrize(
@@ -303,12 +312,11 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
 
 def test_an_empty_log_shows_the_arms_that_will_be_served(deployment: Deployment, tmp_path: Path) -> None:
     with open_log(tmp_path / "log.db") as store:
-        source = Source(store, deployment)
-        overview = read_overview(source)
+        overview = read_overview(store, deployment)
         assert overview is not None
-        page = text_of(pages.experiment(source, {}).text)
-        analysis = analysis_of(source)
-        slates = text_of(pages.slates(source, {}).text)
+        page = text_of(experiment_page(store, deployment, {}).text)
+        analysis = analysis_of(store, deployment)
+        slates = text_of(slates_page(store, deployment, {}).text)
     assert analysis is not None
     assert {arm.arm: arm.impressions for arm in analysis.arms} == {"control": 0, "treated": 0, "drawn": 0, "broken": 0}
     assert "No slates yet: nobody has seen this experiment." in page
@@ -320,11 +328,11 @@ def test_the_control_is_the_base_order_where_no_arm_has_a_usual_name(tmp_path: P
     arms = (Arm("old"), Arm("as given", model="base"), Arm("new"))
     other = Deployment(Experiment("names", arms), deployment.models)
     with open_log(tmp_path / "log.db") as store:
-        analysis = analysis_of(Source(store, other))
+        analysis = analysis_of(store, other)
         assert analysis is not None
         assert analysis.control == "as given"
         only_models = Deployment(Experiment("names", arms[::2]), deployment.models)
-        analysis = analysis_of(Source(store, only_models))
+        analysis = analysis_of(store, only_models)
         assert analysis is not None
         assert analysis.control == "old"
 
@@ -332,15 +340,14 @@ def test_the_control_is_the_base_order_where_no_arm_has_a_usual_name(tmp_path: P
 def test_an_experiment_of_before_is_read_as_the_service_noted_it(tmp_path: Path, deployment: Deployment) -> None:
     simulate(tmp_path / "log.db", "spring", {"a": 0.2, "b": 0.3}, 60)
     with open_log(tmp_path / "log.db", create=False) as store:
-        source = Source(store, deployment)
-        before = analysis_of(source, "spring")
+        before = analysis_of(store, deployment, "spring")
         assert before is not None
         assert (before.control, before.sample_ratio.known) == ("a", False)
-        page = text_of(pages.experiment(source, {"experiment": "spring"}).text)
+        page = text_of(experiment_page(store, deployment, {"experiment": "spring"}).text)
         assert "The weights of this experiment are not known here" in page
         store.note(Definition("spring", "b", {"a": 1.0, "b": 2.0, "c": 1.0})).result()
-        after = analysis_of(source, "spring")
-        page = text_of(pages.experiment(source, {"experiment": "spring"}).text)
+        after = analysis_of(store, deployment, "spring")
+        page = text_of(experiment_page(store, deployment, {"experiment": "spring"}).text)
     assert after is not None
     assert [arm.arm for arm in after.arms] == ["b", "a", "c"]
     n_units = sum(arm.units for arm in before.arms)
@@ -352,9 +359,8 @@ def test_an_experiment_of_before_is_read_as_the_service_noted_it(tmp_path: Path,
 def test_an_arm_that_is_no_longer_served_keeps_its_numbers(tmp_path: Path, deployment: Deployment) -> None:
     simulate(tmp_path / "log.db", "autumn", {"control": 0.2, "gone": 0.3}, 60)
     with open_log(tmp_path / "log.db", create=False) as store:
-        source = Source(store, deployment)
-        overview = read_overview(source)
-        page = text_of(pages.experiment(source, {}).text)
+        overview = read_overview(store, deployment)
+        page = text_of(experiment_page(store, deployment, {}).text)
     assert overview is not None
     assert not overview.analysis.sample_ratio.known, "of an arm that nobody serves no weight is known"
     assert "gone" not in overview.models
@@ -362,12 +368,16 @@ def test_an_arm_that_is_no_longer_served_keeps_its_numbers(tmp_path: Path, deplo
 
 
 def test_a_log_that_does_not_answer_is_a_page_too(deployment: Deployment, tmp_path: Path) -> None:
-    with open_log(tmp_path / "log.db") as store:
-        (tmp_path / "log.db").unlink()
-        for maker in (pages.experiment, pages.slates, pages.slate):
-            page = pages.make(maker, Source(store, deployment), {"slate_id": "x"})
-            assert page.status == 503
-            assert "The log does not answer" in page.text
+    store, monitor = open_log(tmp_path / "log.db"), Monitor()
+    service = RerankService(lambda: deployment, store, monitor, Timeouts())
+    app = create_app(service, monitor)
+    (tmp_path / "log.db").unlink()
+    for path in ("/", "/slates", "/slates/x"):
+        response = get(app, path)
+        assert response.status_code == 503
+        assert response.headers["content-type"].startswith("text/html")
+        assert "The log is unavailable" in response.text
+    service.close()
 
 
 def arm_counts(units: int, clicks: int, fallbacks: int = 0, **reasons: int) -> ArmCounts:
@@ -387,47 +397,46 @@ def analysed(weights: Mapping[str, float] | None = None, **arms: ArmCounts) -> t
 def test_the_verdict_says_gains_losses_and_what_is_open() -> None:
     base = arm_counts(20_000, 20_000)
     gain, _ = analysed(base=base, new=arm_counts(20_000, 40_000))
-    (one,) = verdict.sentences(gain)
-    assert (one.text, one.tone) == ("new gets 100% more clicks than base; sure at any look (p below 0.0001).", "gain")
+    (one,) = verdict_sentences(gain)
+    assert (one.text, one.tone) == ("new gets 100% more clicks than base (always-valid p < 0.0001).", "gain")
     loss, _ = analysed(base=arm_counts(20_000, 40_000), new=base)
-    assert verdict.sentences(loss)[0].text.startswith("new gets 50% fewer clicks than base")
-    assert verdict.tone(loss) == "loss"
+    assert verdict_sentences(loss)[0].text.startswith("new gets 50% fewer clicks than base")
+    assert verdict_tone(loss) == "loss"
     same, _ = analysed(base=base, new=base)
-    assert verdict.sentences(same)[0].text.startswith("new is not told apart from base yet: between −")
-    assert verdict.tone(same) == "open"
+    assert verdict_sentences(same)[0].text.startswith("No significant difference between new and base yet: between −")
+    assert verdict_tone(same) == "open"
     few, _ = analysed(base=base, new=arm_counts(2, 0))
-    assert verdict.sentences(few)[0].text == "new cannot be compared with base yet: too few units or clicks."
+    assert verdict_sentences(few)[0].text == "new cannot be compared with base yet: too few units or clicks."
     both, _ = analysed(base=base, new=arm_counts(20_000, 40_000), old=arm_counts(20_000, 0, 0))
-    assert len(verdict.sentences(both)) == 2
+    assert len(verdict_sentences(both)) == 2
 
 
 def test_nothing_is_said_of_an_arm_with_few_units() -> None:
     base = arm_counts(20_000, 20_000)
     for units, is_few in ((MIN_UNITS - 2, True), (MIN_UNITS, False)):
         analysis, _ = analysed(base=base, new=arm_counts(units, 4 * units))
-        (one,) = verdict.sentences(analysis)
+        (one,) = verdict_sentences(analysis)
         said = "new cannot be compared with base yet: too few units; each of the two needs 50."
         assert (one.text == said) == is_few
-        assert (charts.differences(analysis) is None) == is_few
+        assert (charts.differences_chart(analysis) is None) == is_few
 
 
 def test_sentence_table_and_chart_say_the_same_of_several_arms(tmp_path: Path, deployment: Deployment) -> None:
     """The p of the sentence is that of the analysis, which holds for all comparisons together already."""
     simulate(tmp_path / "log.db", "three", {"control": 0.2, "one": 0.2, "two": 0.2}, 900)
     with open_log(tmp_path / "log.db", create=False) as store:
-        source = Source(store, deployment)
-        analysis = analysis_of(source, "three")
-        page = text_of(pages.experiment(source, {"experiment": "three"}).text)
+        analysis = analysis_of(store, deployment, "three")
+        page = text_of(experiment_page(store, deployment, {"experiment": "three"}).text)
     assert analysis is not None
-    assert "Any look, and p, hold for all comparisons together." in page
-    for arm, sentence in zip(analysis.arms[1:], verdict.sentences(analysis), strict=True):
+    assert "Always-valid intervals and p-values hold for all comparisons together." in page
+    for arm, sentence in zip(analysis.arms[1:], verdict_sentences(analysis), strict=True):
         found = arm.against_control
         assert found is not None
-        assert found.any_time is not None
-        assert found.any_time_p is not None
-        ends = [f"{100 * end:+.2f}".replace("-", "−") for end in (found.any_time.low, found.any_time.high)]
-        p = f"{found.any_time_p:.2g}"
-        assert f"between {ends[0]} and {ends[1]} clicks in 100 slates (p = {p})" in sentence.text
+        assert found.always_valid is not None
+        assert found.always_valid_p is not None
+        ends = [f"{100 * end:+.2f}".replace("-", "−") for end in (found.always_valid.low, found.always_valid.high)]
+        p = f"{found.always_valid_p:.2g}"
+        assert f"between {ends[0]} and {ends[1]} clicks per 100 slates (p = {p})" in sentence.text
         assert f"{ends[0]} … {ends[1]} {p} " in page
 
 
@@ -437,26 +446,26 @@ def test_a_mismatch_stops_the_verdict() -> None:
     for weights, tone in ((None, "gain"), ({"base": 4, "new": 3}, "gain"), ({"base": 1, "new": 1}, "open")):
         analysis, _ = analysed(weights, **arms)
         assert analysis.sample_ratio.mismatch == (tone == "open")
-        assert verdict.tone(analysis) == tone
-        said = verdict.sentences(analysis)
+        assert verdict_tone(analysis) == tone
+        said = verdict_sentences(analysis)
         assert {one.tone for one in said} == {tone}
-        assert any("sure" in one.text for one in said) == (tone == "gain")
+        assert any("always-valid" in one.text for one in said) == (tone == "gain")
 
 
 def test_warnings_are_loud_and_only_where_they_are_due() -> None:
     base, weights = arm_counts(20_000, 20_000), {"base": 1.0, "new": 1.0}
     analysis, counts = analysed(weights, base=base, new=arm_counts(15_000, 30_000))
-    ((headline, explanation),) = verdict.warnings(analysis, counts)
+    ((headline, explanation),) = warnings(analysis, counts)
     assert headline.startswith("Do not trust the comparison")
     assert "base 20,000 (expected 17,500)" in explanation
     analysis, counts = analysed(base=base, new=arm_counts(15_000, 30_000))
-    assert verdict.warnings(analysis, counts) == [], "unknown weights may well have been like that"
+    assert warnings(analysis, counts) == [], "unknown weights may well have been like that"
     analysis, counts = analysed(weights, base=base, new=arm_counts(20_000, 20_000, 8_000, deadline=7_000, other=1_000))
-    ((headline, explanation),) = verdict.warnings(analysis, counts)
+    ((headline, explanation),) = warnings(analysis, counts)
     assert headline == "10% of the slates of new fell back to the base order."
     assert "deadline 7,000, other 1,000" in explanation
     analysis, counts = analysed(weights, base=base, new=arm_counts(20_000, 20_000, 4_000))
-    assert verdict.warnings(analysis, counts) == [], "5% is not many"
+    assert warnings(analysis, counts) == [], "5% is not many"
 
 
 @pytest.mark.parametrize(("n_minutes", "n_bins"), [(1, 1), (30, 30), (200, 40), (1440, 48)])
@@ -467,7 +476,7 @@ def test_traffic_adds_up_whatever_the_bins(n_minutes: int, n_bins: int) -> None:
         for number in range(n_minutes)
         for arm in ("base", "new")
     ]
-    drawn = charts.traffic(minutes, ["base", "new"], now)
+    drawn = charts.traffic_chart(minutes, ["base", "new"], now)
     assert drawn is not None
     rows = re.findall(r'data-label="base: slates \(clicks\)"><span class="number">([\d,]+) \(', drawn)
     assert len(rows) == n_bins
@@ -478,15 +487,15 @@ def test_traffic_adds_up_whatever_the_bins(n_minutes: int, n_bins: int) -> None:
 def test_traffic_starts_with_a_whole_bin() -> None:
     now, last = 1_000_000 * 60.0 + 30, 1_000_000
     minutes = [MinuteCounts(last - 1439 + number, "base", 1, 0) for number in range(1440)]
-    drawn = charts.traffic(minutes, ["base"], now)
+    drawn = charts.traffic_chart(minutes, ["base"], now)
     assert drawn is not None
     rows = re.findall(r'<span class="number">([\d,]+) \(', drawn)
     assert [int(number) for number in rows] == [30] * 47 + [1 + last % 30]
-    assert charts.traffic([], ["base"], now) is None
+    assert charts.traffic_chart([], ["base"], now) is None
 
 
 def test_latency_shows_quantiles() -> None:
-    drawn = charts.latency({"base": [float(n) for n in range(1, 102)], "none": []}, ["base", "none", "new"])
+    drawn = charts.latency_chart({"base": [float(n) for n in range(1, 102)], "none": []}, ["base", "none", "new"])
     assert drawn is not None
     cells = re.findall(r"<td[^>]*><span[^>]*>([^<]+)<", drawn)
     assert cells == ["51.0 ms", "96.0 ms", "100 ms", "101"]
@@ -495,7 +504,7 @@ def test_latency_shows_quantiles() -> None:
 def test_rarely_filled_slots_do_not_hide_the_others() -> None:
     slots = [PositionCounts(1000, 50)] * 8 + [PositionCounts(3, 1)] * 20
     arm = replace(arm_counts(250, 250), positions=tuple(slots))
-    drawn = charts.rates_by_position(analyse(Counts("autumn", {"base": arm})))
+    drawn = charts.position_rates_chart(analyse(Counts("autumn", {"base": arm})))
     assert drawn is not None
     assert "The first 8 of 28 positions." in drawn
     assert drawn.count("position 8:") == 1
@@ -514,19 +523,19 @@ def test_an_axis_covers_its_values_with_few_round_ticks(low: float, high: float)
 def logged(n: int, shown: list[int], clicks: tuple[int, ...] = (), **more: Any) -> Impression:
     features = np.random.default_rng(0).normal(size=(n, N_FEATURES)).astype(np.float32)
     items = [f"item {number}" for number in range(n)]
-    more["clicks"] = dict.fromkeys(clicks, 1e9)
-    return Impression("s1", 1e9, "user", "autumn", "treated", items, shown, features, 1.0, **more)
+    clicked = dict.fromkeys(clicks, 1e9)
+    return Impression("s1", 1e9, "user", "autumn", "treated", items, shown, features, 1.0, clicks=clicked, **more)
 
 
 def test_a_long_list_is_cut_and_says_so(deployment: Deployment) -> None:
     model = deployment.models["treated"].fingerprint
     shown = [*range(999, 899, -1)]
     one = logged(1000, shown, model=model)
-    attention = attention_of(deployment, one)
-    assert isinstance(attention, Attention)
-    assert attention.probabilities.shape == (100, 1000)
-    np.testing.assert_allclose(attention.probabilities.sum(1), 1, atol=1e-4)
-    page = slate_page(one, attention, step=25).text
+    steps = step_probabilities(deployment, one)
+    assert isinstance(steps, StepProbabilities)
+    assert steps.values.shape == (100, 1000)
+    np.testing.assert_allclose(steps.values.sum(1), 1, atol=1e-4)
+    page = draw_slate(one, steps, step=25).text
     text = text_of(page)
     assert "Drawn are the first 30 of 1,000 items and those that were placed." in text
     assert "Steps 21 to 40 of 100." in text
@@ -536,19 +545,19 @@ def test_a_long_list_is_cut_and_says_so(deployment: Deployment) -> None:
 
 
 def test_slates_whose_model_is_gone_or_cannot_read_them_say_so(deployment: Deployment) -> None:
-    found = attention_of(deployment, logged(3, [1, 0], model="0123456789abcdef"))
+    found = step_probabilities(deployment, logged(3, [1, 0], model="0123456789abcdef"))
     assert found == (
-        "The model that ordered this slate, 0123456789abcdef, is no longer served: its probabilities are not known."
+        "The model that ordered this slate, 0123456789abcdef, is not being served: its probabilities are unknown."
     )
     model = deployment.models["treated"].fingerprint
     narrow = replace(logged(3, [1, 0], model=model), features=np.ones((3, 1), np.float32), feature_names=())
-    assert str(attention_of(deployment, narrow)).startswith("The model cannot read this slate again: ")
+    assert str(step_probabilities(deployment, narrow)).startswith("The model cannot read this slate again: ")
 
 
 def test_a_shared_slate_says_who_placed_what(deployment: Deployment) -> None:
     one = logged(4, [2, 0, 3], model="x+base", draft=Draft("old", "new", "bab"))
-    text = text_of(slate_page(one, attention_of(deployment, one), 0).text)
-    assert "Two arms shared this slate" in text
+    text = text_of(draw_slate(one, step_probabilities(deployment, one), 0).text)
+    assert "Two arms filled this slate in turns" in text
     assert re.search(r"1 item 2 \S+ – new 2 item 0 ↓1 – old 3 item 3 new, from 4 – new", text)
 
 
@@ -564,12 +573,12 @@ def test_an_experiment_of_shared_slates_says_who_is_preferred(deployment: Deploy
             store.add_impression(replace(one, at=time.time(), experiment="pair", arm="interleaved", **about)).result()
             for item in ("item 1", "item 0") if number % 4 == 0 else ("item 1",):
                 store.add_click(f"s{number}", item, time.time()).result()
-        page = text_of(pages.experiment(Source(store, shared), {}).text)
-        slate = text_of(pages.slate(Source(store, shared), {"slate_id": "s7"}).text)
-    assert "new is preferred to old: it gets 80% of the clicks on the slates that both share; sure at any look" in page
+        page = text_of(experiment_page(store, shared, {}).text)
+        slate = text_of(slate_page(store, shared, {"slate_id": "s7"}).text)
+    assert "new is preferred to old: it gets 80% of the clicks on interleaved slates (always-valid p < 0.0001)." in page
     assert f"base order and {models['new'].fingerprint}" in page
     assert "old and new 200 200 50 and 200 +60%" in page
-    assert "Two arms shared this slate" in slate
+    assert "Two arms filled this slate in turns" in slate
 
 
 def shared(units: int, a_clicks: int, b_clicks: int) -> Analysis:
@@ -581,22 +590,22 @@ def shared(units: int, a_clicks: int, b_clicks: int) -> Analysis:
 
 def test_a_preference_is_told_with_its_intervals() -> None:
     few = shared(100, 20, 28)
-    told = verdict.sentences(few)[0]
+    told = verdict_sentences(few)[0]
     assert told.text == "new cannot be compared with old yet: too few units have clicked; 50 are needed."
-    assert charts.preferences(few) is None
-    assert verdict.sentences(shared(100, 0, 60))[0].text.endswith("yet: all units that clicked are alike.")
+    assert charts.preferences_chart(few) is None
+    assert verdict_sentences(shared(100, 0, 60))[0].text.endswith("yet: all units that clicked are alike.")
     open_ = shared(1000, 480, 520)
     (one,) = open_.preferences
-    assert one.any_time is not None
-    ends = [f"{100 * end:+.1f}%".replace("-", "−") for end in (one.any_time.low, one.any_time.high)]
-    told = verdict.sentences(open_)[0]
-    start = f"new is not told apart from old yet: the preference for new is between {ends[0]} and {ends[1]} (p = "
-    assert told.text.startswith(start)
+    assert one.always_valid is not None
+    ends = [f"{100 * end:+.1f}%".replace("-", "−") for end in (one.always_valid.low, one.always_valid.high)]
+    told = verdict_sentences(open_)[0]
+    about = f"the preference for new is between {ends[0]} and {ends[1]} (p = "
+    assert told.text.startswith(f"No significant preference between old and new yet: {about}")
     assert told.tone == "open"
-    drawn = charts.preferences(open_)
+    drawn = charts.preferences_chart(open_)
     assert drawn is not None
     assert "Preference for the second arm: old and new +4% for new" in drawn
-    assert verdict.tone(shared(1000, 700, 300)) == "loss"
+    assert verdict_tone(shared(1000, 700, 300)) == "loss"
 
 
 def test_text_is_escaped_wherever_it_stands() -> None:

@@ -42,7 +42,7 @@ EXPERIMENTS = {
     "one arm": "nothing to compare",
     "million": "1,000,000 impressions",
     "pair": "two arms that share their slates",
-    "alike": "two such arms that are not told apart",
+    "alike": "two such arms without a significant difference",
     HTML: "names that are markup, or long, or wide",
 }
 OVERFLOWING = """() => {
@@ -213,7 +213,7 @@ def test_from_the_experiment_to_the_last_step_of_a_slate_by_keyboard(site: Site,
         press_until(page, "Skip to the content")
         press_until(page, "summer")
         page.keyboard.press("Enter")
-        expect(page.locator(".verdict")).to_contain_text("more clicks than control; sure at any look")
+        expect(page.locator(".verdict")).to_contain_text("more clicks than control (always-valid p < 0.0001)")
         press_until(page, "Slates")
         page.keyboard.press("Enter")
         expect(page.locator("h1")).to_have_text("Slates")
@@ -259,7 +259,7 @@ def test_a_shared_slate_is_readable(site: Site, browser: Browser, size: str) -> 
         expect(page.get_by_role("img", name="Preference for the second arm: old and new +")).to_be_visible()
         page.goto(f"{site.service.url}/slates/pair-7")
         expect(page.locator("h1")).to_have_text("Slate pair-7")
-        expect(page.locator("#attention")).to_contain_text("Two arms shared this slate")
+        expect(page.locator("#attention")).to_contain_text("Two arms filled this slate in turns")
         placed_by = page.locator('.plain td[data-label="placed by"]').all_text_contents()
         assert placed_by in (["old", "new"] * 5, ["new", "old"] * 5)
         check_layout(page, f"slate-shared-{size}")

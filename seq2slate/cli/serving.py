@@ -1,4 +1,4 @@
-"""The commands around the re-ranking service: serve, its keys, its log, its experiments, and visitors for it."""
+"""The commands of the re-ranking service: serve, API keys, the log, experiments, and simulated traffic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ app.add_typer(log_app, name="log")
 keys_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The API keys of the re-ranking service.")
 app.add_typer(keys_app, name="keys")
 LogUrl = Annotated[str, typer.Argument(help="A SQLite file, or postgresql://user@host/database.")]
-KeysFile = Annotated[Path, typer.Argument(metavar="FILE", help="The file of the keys' hashes.")]
+KeysFile = Annotated[Path, typer.Argument(metavar="FILE", help="The key file, which has only hashes.")]
 
 
 class DurabilityName(StrEnum):
@@ -32,14 +32,14 @@ class DurabilityName(StrEnum):
 
 
 class LogFailure(StrEnum):
-    """What to do when the log takes no impression."""
+    """What to do when the log fails."""
 
     serve = "serve"
     refuse = "refuse"
 
 
 class ScopeName(StrEnum):
-    """What a key is for."""
+    """The scope of a key."""
 
     serve = "serve"
     admin = "admin"
@@ -53,55 +53,60 @@ def serve(
     experiment: Annotated[Path | None, typer.Option(help="Arms and their weights: a .toml or .json file.")] = None,
     log: Annotated[str, typer.Option(help="A SQLite file, or postgresql://user@host/database.")] = "seq2slate-log.db",
     durability: Annotated[
-        DurabilityName, typer.Option(help="What is acknowledged survives the end of the process, or of the power too.")
+        DurabilityName,
+        typer.Option(help="Acknowledged writes survive the end of the process, or a power failure, too."),
     ] = DurabilityName.process,
     log_failure: Annotated[
-        LogFailure, typer.Option(help="When the log fails, answer the base order without a slate_id, or 503.")
+        LogFailure, typer.Option(help="Without the log, serve the base order without a slate_id, or refuse with 503.")
     ] = LogFailure.serve,
-    host: Annotated[str, typer.Option(help="Address to bind; any but this machine's own needs --keys.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to bind; any but a loopback address needs --keys.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to bind; 0 takes a free one.")] = 8080,
     keys: Annotated[Path | None, typer.Option(help="File of API keys, which are then required.")] = None,
     deadline_ms: Annotated[
-        float, typer.Option(min=0.001, help="The base order is answered if the model takes longer.")
+        float, typer.Option(min=0.001, help="For the model; the base order is served if it takes longer.")
     ] = 100,
-    log_deadline_ms: Annotated[float, typer.Option(min=1, help="A commit that takes longer has failed.")] = 1000,
+    log_deadline_ms: Annotated[
+        float, typer.Option(min=1, help="For a commit; the log has failed if it takes longer.")
+    ] = 1000,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="For the model; as many as cores, up to 4, if not given.")
+        int | None, typer.Option(min=1, help="Of the model; as many as cores, up to 4, if not given.")
     ] = None,
-    max_items: Annotated[int, typer.Option(min=1, help="Items of a list.")] = 1000,
-    max_body_bytes: Annotated[int, typer.Option(min=1, help="Size of a request.")] = 4 << 20,
-    max_in_flight: Annotated[int, typer.Option(min=1, help="Requests at a time; more get 429.")] = 256,
+    max_items: Annotated[int, typer.Option(min=1, help="Candidates of a list; more get 422.")] = 1000,
+    max_body_bytes: Annotated[int, typer.Option(min=1, help="Size of a request's body; a larger one gets 413.")] = 4
+    << 20,
+    max_in_flight: Annotated[int, typer.Option(min=1, help="Requests in flight; more get 429.")] = 256,
 ) -> None:
-    """Serve a model over HTTP, or an experiment with several, and log what is shown and clicked."""
+    """Serve a model, or an experiment with several, over HTTP, and log impressions and clicks."""
     try:
         from seq2slate.serving.middleware import Limits
-        from seq2slate.serving.server import Settings
-        from seq2slate.serving.server import serve as run
+        from seq2slate.serving.server import ServerConfig, run_server
         from seq2slate.serving.service import Timeouts
     except ModuleNotFoundError as missing:
         raise UsageError(f"{missing.name} is not installed: pip install 'seq2slate[serve]'") from missing
 
-    patience = Timeouts(deadline_ms / 1e3, log_deadline_ms / 1e3, log_failure.value)
-    limits = Limits(body_bytes=max_body_bytes, items=max_items, in_flight=max_in_flight)
-    settings = Settings(model, experiment, log, durability.value, host, port, keys, threads, patience, limits)
-    run(settings, lambda address: typer.echo(f"serving on {address}"))
+    timeouts = Timeouts(deadline_ms, log_deadline_ms, log_failure.value)
+    limits = Limits(max_body_bytes, max_items, max_in_flight)
+    config = ServerConfig(model, experiment, log, durability.value, host, port, keys, threads, timeouts, limits)
+    run_server(config, lambda address: typer.echo(f"serving on {address}"))
 
 
 @keys_app.command("add")
 def add_key(
     file: KeysFile,
-    scope: Annotated[ScopeName, typer.Option(help="For slates and clicks, or for everything else.")] = ScopeName.serve,
+    scope: Annotated[
+        ScopeName, typer.Option(help="serve: slates and clicks; admin: everything else.")
+    ] = ScopeName.serve,
     note: Annotated[str, typer.Option(help="For people: whose key it is.")] = "",
 ) -> None:
-    """Make a key and print it, once: the file has only its hash."""
+    """Create a key and print it, once: the file has only its hash."""
     from seq2slate.serving import keys
 
     typer.echo(keys.add_key(file, scope.value, note))
 
 
 @keys_app.command("list")
-def list_keys(file: KeysFile) -> None:
-    """Print the id, the scope, the time and the note of every key."""
+def print_keys(file: KeysFile) -> None:
+    """Print the id, scope, time and note of every key."""
     from seq2slate.serving import keys
 
     for key in keys.read_keys(file):
@@ -111,7 +116,7 @@ def list_keys(file: KeysFile) -> None:
 
 @keys_app.command("revoke")
 def revoke_key(file: KeysFile, key: Annotated[str, typer.Argument(metavar="ID", help="As `list` prints it.")]) -> None:
-    """Take a key away; the next request with it is refused."""
+    """Revoke a key; the next request with it is refused."""
     from seq2slate.serving import keys
 
     keys.revoke_key(file, key)
@@ -122,26 +127,28 @@ def revoke_key(file: KeysFile, key: Annotated[str, typer.Argument(metavar="ID", 
 def experiment(
     log: LogUrl,
     name: Annotated[
-        str | None, typer.Option("--experiment", help="Its name; that of the latest slate if not given.")
+        str | None, typer.Option("--experiment", help="Name of the experiment; that of the latest slate if not given.")
     ] = None,
     control: Annotated[
         str | None,
-        typer.Option(metavar="ARM", help="What the others are compared with; as the service noted it if not given."),
+        typer.Option(metavar="ARM", help="The control; as the service logged it if not given."),
     ] = None,
     weights: Annotated[
         str | None,
         typer.Option(
-            metavar="ARM=WEIGHT,…", help="How the units were shared out; as the service noted it if not given."
+            metavar="ARM=WEIGHT,…", help="Weights of the assignment; as the service logged them if not given."
         ),
     ] = None,
     expected_lift: Annotated[
-        float, typer.Option(help="The relative effect that one hopes to find, chosen beforehand.")
+        float,
+        typer.Option(
+            help="The relative effect that one hopes to find, chosen beforehand; tunes the always-valid intervals."
+        ),
     ] = 0.05,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the arms of a live experiment: click-through rates, and differences that may be looked at any time."""
-    from seq2slate.experiments.analysis import analyse, parse_weights
-    from seq2slate.experiments.tables import analysis_tables
+    """Analyse a live experiment: click-through rates, and differences with always-valid intervals."""
+    from seq2slate.experiments.analysis import analyse, analysis_tables, parse_weights
     from seq2slate.log.impression_log import open_log
 
     shares = None if weights is None else parse_weights(weights)
@@ -149,12 +156,12 @@ def experiment(
         if name is None:
             latest = store.recent(1)
             if not latest:
-                raise UsageError(f"{store.name}: there are no slates to tell the experiment from: give --experiment")
+                raise UsageError(f"{store.name}: the log has no slates, so it names no experiment: give --experiment")
             name = latest[0].experiment
-        counts, noted = store.counts(name), store.definition(name)
-    if noted is not None:
-        control = control or (noted.control if noted.control in counts.arms else None)
-        shares = shares or (dict(noted.weights) if set(counts.arms) <= set(noted.weights) else None)
+        counts, definition = store.counts(name), store.definition(name)
+    if definition is not None:
+        control = control or (definition.control if definition.control in counts.arms else None)
+        shares = shares or (dict(definition.weights) if set(counts.arms) <= set(definition.weights) else None)
     result = analyse(counts, control=control, weights=shares, expected_lift=expected_lift)
     if as_json:
         typer.echo(result.to_json())
@@ -166,11 +173,11 @@ def experiment(
 def export_log(
     log: LogUrl,
     out: Annotated[Path, typer.Argument(help="Parquet file to write.")],
-    since: Annotated[str | None, typer.Option(metavar="TIME", help="Leave out what was shown before.")] = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="Leave out what was shown then or later.")] = None,
-    arm: Annotated[str | None, typer.Option(help="Only this arm of the experiments.")] = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="Skip impressions before this time.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Skip impressions from this time on.")] = None,
+    arm: Annotated[str | None, typer.Option(help="Export only this arm.")] = None,
 ) -> None:
-    """Write the slates of a log as lists to train on, with the clicks as labels.
+    """Export the impressions of a log as lists to train on, with the clicks as labels.
 
     A TIME is like 2026-01-31T12:00, in UTC unless it says otherwise, or in seconds since 1970.
     """
@@ -190,9 +197,12 @@ def export_log(
 @log_app.command("prune")
 def prune_log(
     log: LogUrl,
-    before: Annotated[str, typer.Option(metavar="TIME", help="Delete what was shown before: 2026-01-31, or seconds.")],
+    before: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="Delete impressions before this time: 2026-01-31, or seconds since 1970."),
+    ],
 ) -> None:
-    """Delete old slates and their clicks from a log; the counts of the experiments stay as they are."""
+    """Delete old impressions and their clicks from a log; the counts of the experiments stay as they are."""
     from seq2slate.log.export import parse_time
     from seq2slate.log.impression_log import open_log
 
@@ -205,21 +215,21 @@ def prune_log(
 def traffic(
     url: Annotated[str, typer.Argument(help="The address of the service, as `serve` prints it.")],
     data: Annotated[str, typer.Argument(help="Lists with grades, in base order.")],
-    user: Annotated[ClickModelName, typer.Option(help="Who looks at the slates.")] = DIVERSE,
+    user: Annotated[ClickModelName, typer.Option(help="The click model of the visitors.")] = DIVERSE,
     eta: Eta = None,
     q: Quantile = None,
     relevant_from: RelevantFrom = None,
-    requests: Annotated[int, typer.Option(min=1, help="Slates to ask for, in all.")] = 1000,
-    concurrency: Annotated[int, typer.Option(min=1, help="Visitors at a time.")] = 8,
+    requests: Annotated[int, typer.Option(min=1, help="Slates to request in all.")] = 1000,
+    concurrency: Annotated[int, typer.Option(min=1, help="Concurrent visitors.")] = 8,
     k: Annotated[int, typer.Option(min=1, help="Slots of a slate.")] = 10,
     units: Annotated[
-        int | None, typer.Option(min=1, help="Different visitors; a quarter of the requests if not given.")
+        int | None, typer.Option(min=1, help="Distinct visitors; a quarter of the requests if not given.")
     ] = None,
     seed: Seed = 0,
     key: Annotated[str | None, typer.Option(envvar="SEQ2SLATE_KEY", help="API key, if the service needs one.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send simulated visitors to a running service: they ask for slates, click, and count what they saw."""
+    """Send simulated visitors to a running service: they request slates, click, and count what they saw."""
     from seq2slate.serving.traffic import send_traffic
 
     visitor = click_model(user.value, eta=eta, q=q, relevant_from=relevant_from)

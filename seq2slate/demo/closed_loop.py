@@ -188,11 +188,11 @@ def verdict(analysis: Analysis) -> str:
     """Say in a sentence which arm is better."""
     arms = {arm.arm: arm for arm in analysis.arms}
     difference = arms[MODEL].against_control if MODEL in arms else None
-    if difference is None or difference.any_time is None:
+    if difference is None or difference.always_valid is None:
         return "Too few visitors came to compare the arms: take more lists."
     if analysis.sample_ratio.mismatch:
         return "Sample ratio mismatch: the arms did not get the visitors that their weights promise."
-    interval = difference.any_time
+    interval = difference.always_valid
     about = f"always-valid interval {100 * interval.low:+.1f} to {100 * interval.high:+.1f} clicks in 100 slates"
     change = f"{abs(difference.lift):.1%} {'more' if difference.value > 0 else 'fewer'} clicks than the base order"
     if interval.low > 0 or interval.high < 0:

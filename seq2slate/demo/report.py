@@ -87,9 +87,9 @@ def _differences(analysis: Analysis) -> Iterator[Html]:
             arm.arm,
             f"{100 * found.value:+.2f}",
             f"{found.lift:+.1%}",
-            _interval(found.fixed, "+"),
-            _interval(found.any_time, "+"),
-            "–" if found.any_time_p is None else f"{found.any_time_p:.2g}",
+            _interval(found.fixed_horizon, "+"),
+            _interval(found.always_valid, "+"),
+            "–" if found.always_valid_p is None else f"{found.always_valid_p:.2g}",
         ]
         for arm in analysis.arms
         if (found := arm.against_control) is not None

@@ -134,7 +134,7 @@ def _with_service(tour: _Tour, past: ItemLists, new: ItemLists) -> None:
 def _conclude(tour: _Tour, loop: ClosedLoop) -> None:
     from seq2slate.demo.closed_loop import next_commands, verdict
     from seq2slate.demo.report import write_demo_report
-    from seq2slate.experiments.tables import analysis_tables
+    from seq2slate.experiments.analysis import analysis_tables
 
     tour.console.rule("7. What the experiment says")
     write_demo_report(tour.folder, loop)

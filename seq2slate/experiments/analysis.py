@@ -1,32 +1,15 @@
-"""What an experiment says, from its running counts: how good each arm is, how sure that is, and when one may stop.
+"""The analysis of a live experiment from its running counts: rates, differences to the control, and when to stop.
 
-Units are assigned to arms and come back, so the slates of a unit are not independent, and units are the sample. For a
-unit u with i_u slates and c_u clicks, an arm's click-through rate r = Σc_u / Σi_u is a ratio of sums over units; by the
-delta method its variance is
+For a unit u with i_u impressions and c_u clicks, the click-through rate of an arm is Σc_u / Σi_u, a ratio of sums over
+units. Its variance needs nothing but the sums that the log keeps (`statistics.ratio_variance`). The difference of two
+arms has the sum of their variances, a fixed-horizon interval for one planned analysis, and an always-valid one for any
+number of them (`statistics.infer`). The always-valid interval and its p-value hold for all comparisons of the
+experiment together (Bonferroni), and are tuned by τ = `expected_lift` times the rate of both arms together.
 
-    n / (n − 1) · Σ(c_u − r i_u)² / (Σi_u)²,    Σ(c_u − r i_u)² = Σc_u² − 2r Σi_u c_u + r² Σi_u²,
-
-which needs nothing but the sums that the log keeps. Two statements are made about the difference d of two arms, whose
-variance V is the sum of theirs:
-
-- *fixed*: d ± z √V. It holds at one look that was planned beforehand, and at no other.
-- *any time*: d ± √(V (1 + V/τ²) log((1 + τ²/V) / α²)). It holds at all looks together, so anybody may look at any time
-  and stop when it leaves out 0. This is Robbins' normal mixture: the mixture sequential probability ratio test (Johari
-  et al., "Always valid inference") with an effect drawn from N(0, τ²), in its asymptotic form with a variance that is
-  estimated (Waudby-Smith et al., "Time-uniform central limit theory and asymptotic confidence sequences"). Its p-value
-  is min(1, √(1 + τ²/V) exp(−d² τ² / (2V (V + τ²)))). τ is `expected_lift` times the rate of both arms together. Any τ
-  that is chosen beforehand is valid; the interval is narrowest, 1.55 times the fixed one, about when an effect of
-  size τ is found.
-
-Both lean on the central limit theorem over units: some hundreds of units in each arm. Nothing is said of any look
-before both arms have `MIN_UNITS` units, and with several arms it holds for all comparisons together (Bonferroni). It
-also assumes that d is like Brownian motion in the clock 1/V: exactly so when each unit counts once, or all alike;
-docs/experiments.md shows what is left of it when some units come back often and others never.
-
-Clicks per position are summed over groups of units (`counts`), whose rates vary with all that varies between
-units. The interval of a slot is Wilson's, which suits rare clicks, for as many independent slates as would vary that
-much (an effective sample size, never above the true one), with the quantile of Student's t for the number of groups.
-That of the difference of two arms joins their two intervals (Newcombe's hybrid score). Both are for one planned look.
+Clicks by position are summed over groups of units (see `PositionCounts`), whose rates vary with all that varies
+between units. The interval of a slot is Wilson's, for the effective sample size: as many independent impressions as
+would vary that much, never more than there are; its quantile is that of Student's t for the number of groups. The
+difference of two arms at a slot has Newcombe's interval. Both are fixed-horizon intervals.
 """
 
 from __future__ import annotations
@@ -34,38 +17,51 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import hypot, isfinite, sqrt
+from math import isfinite, sqrt
 
-from scipy.special import chdtrc, stdtrit
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+from scipy.special import stdtrit
 
 from seq2slate.errors import UsageError
 from seq2slate.experiments.assignment import USUAL_CONTROLS
 from seq2slate.experiments.counts import ArmCounts, Counts, PositionCounts
-from seq2slate.experiments.preference import Preference, preference_of
+from seq2slate.experiments.interleaving import Preference, preference_from_counts
 from seq2slate.experiments.statistics import (
     ALPHA,
     LEVEL,
     MIN_UNITS,
     Interval,
     Z,
-    any_time_inference,
-    around,
+    chi_square_p,
+    infer,
+    newcombe_interval,
     ratio_variance,
-    two_sided_p,
+    wilson_interval,
 )
 
 EXPECTED_LIFT = 0.05
-MISMATCH = 0.001
-"""Below this p-value the units were not shared out as they should have been; low, because it is looked at often."""
+MISMATCH_P = 0.001
+"""A p-value of the sample ratio test below this is a mismatch; low, because it is looked at often."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Clicks per slate, or per item shown in a slot."""
+    """Clicks per impression, of whole slates or of one slot."""
 
     value: float
     interval: Interval | None
-    """None if the units show no spread: there are fewer than two of them, or all are alike."""
+    """Fixed-horizon; None if the units show no spread: there are fewer than two, or all are alike."""
+
+
+@dataclass(frozen=True)
+class PositionDifference:
+    """The click-through rate of a slot, minus the control's at the same slot."""
+
+    value: float
+    interval: Interval
 
 
 @dataclass(frozen=True)
@@ -83,31 +79,23 @@ class PositionResult:
 
 
 @dataclass(frozen=True)
-class PositionDifference:
-    """The click-through rate of a slot, less that of the control's."""
-
-    value: float
-    interval: Interval
-
-
-@dataclass(frozen=True)
 class Difference:
-    """An arm's click-through rate less the control's."""
+    """An arm's click-through rate, minus the control's."""
 
     value: float
     lift: float
-    """The same as a share of the control's rate."""
-    fixed: Interval
-    """For one planned look, and this comparison alone."""
-    fixed_p: float
-    any_time: Interval | None
-    """For all looks and all comparisons of the experiment together; None before both arms have `MIN_UNITS` units."""
-    any_time_p: float | None
+    """The difference relative to the control's rate."""
+    fixed_horizon: Interval
+    """For one planned analysis, and this comparison alone."""
+    fixed_horizon_p: float
+    always_valid: Interval | None
+    """For any number of analyses and all comparisons together; None before both arms have `MIN_UNITS` units."""
+    always_valid_p: float | None
 
 
 @dataclass(frozen=True)
 class ArmResult:
-    """One arm as it stands."""
+    """The results of one arm so far."""
 
     arm: str
     units: int
@@ -125,24 +113,27 @@ class ArmResult:
 
 @dataclass(frozen=True)
 class SampleRatio:
-    """Whether the arms got the units that their weights promise; if they did not, no comparison of them means much."""
+    """The test for a sample ratio mismatch: whether the arms got the units that their weights call for.
+
+    If they did not, no comparison of the arms can be trusted.
+    """
 
     expected: Mapping[str, float]
-    """Units, by arm."""
+    """Units by arm."""
     p_value: float | None
     """Of the chi-square test; None if there is nothing to compare."""
     known: bool = True
-    """Whether the weights are known, and not just taken for equal."""
+    """Whether the weights are known; otherwise they are assumed to be equal."""
 
     @property
     def mismatch(self) -> bool:
         """Whether something is wrong with the assignment or with the log."""
-        return self.known and self.p_value is not None and self.p_value < MISMATCH
+        return self.known and self.p_value is not None and self.p_value < MISMATCH_P
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """An experiment as it stands."""
+    """The results of an experiment so far."""
 
     experiment: str
     control: str
@@ -151,7 +142,7 @@ class Analysis:
     arms: tuple[ArmResult, ...]
     """The control first."""
     preferences: tuple[Preference, ...] = ()
-    """Of the pairs of arms that shared slates."""
+    """Of the pairs of arms whose slates were interleaved."""
 
     def arm(self, name: str) -> ArmResult:
         """Return one arm."""
@@ -171,16 +162,22 @@ def analyse(
     weights: Mapping[str, float] | None = None,
     expected_lift: float = EXPECTED_LIFT,
 ) -> Analysis:
-    """Compare every arm with the control.
+    """Compare every arm of an experiment with the control.
 
-    The control is the arm "control" or "base" unless it is named. The weights are those of the assignment, equal if not
-    given. `expected_lift` tunes what holds at any time: the relative effect that one hopes to find, chosen beforehand.
+    Args:
+        counts: The running counts of the log.
+        control: The arm that the others are compared with; "control" or "base" if not given.
+        weights: The weights of the assignment, for the sample ratio test; assumed equal if not given.
+        expected_lift: The relative effect that one hopes to find, chosen beforehand; tunes the always-valid intervals.
+
+    Raises:
+        UsageError: There are no arms, the control is ambiguous or unknown, or the weights do not fit the arms.
 
     >>> slot = (PositionCounts(4000, 800),)
     >>> base = ArmCounts(1000, 4000, 800, 20_000, 2_000, 4_200, fallbacks=0, positions=slot)
     >>> new = ArmCounts(1000, 4000, 1000, 20_000, 2_500, 5_300, fallbacks=0, positions=slot)
     >>> difference = analyse(Counts("autumn", {"base": base, "new": new})).arm("new").against_control
-    >>> difference.value, difference.lift, difference.fixed.low, difference.any_time.low
+    >>> difference.value, difference.lift, difference.fixed_horizon.low, difference.always_valid.low
     (0.05, 0.25, 0.027, 0.006)
     """
     if not (isfinite(expected_lift) and expected_lift > 0):
@@ -188,17 +185,19 @@ def analyse(
     if not counts.arms:
         raise UsageError(f"the log has no slates of an experiment {counts.experiment!r}")
     chosen = _control(list(counts.arms), control)
-    names = [chosen, *(name for name in counts.arms if name != chosen)]
+    against = counts.arms[chosen]
+    others = {name: arm for name, arm in counts.arms.items() if name != chosen}
+    differences = {name: compare_arms(arm, against, expected_lift, len(others)) for name, arm in others.items()}
     return Analysis(
         experiment=counts.experiment,
         control=chosen,
         expected_lift=expected_lift,
         sample_ratio=sample_ratio({name: arm.units for name, arm in counts.arms.items()}, weights),
-        arms=tuple(
-            _arm_result(name, counts.arms[name], None if name == chosen else _Control(counts, chosen, expected_lift))
-            for name in names
+        arms=(
+            _arm_result(chosen, against, (), None),
+            *(_arm_result(name, arm, against.positions, differences[name]) for name, arm in others.items()),
         ),
-        preferences=tuple(preference_of(*pair, draft, expected_lift) for pair, draft in counts.drafts.items()),
+        preferences=tuple(preference_from_counts(*pair, draft, expected_lift) for pair, draft in counts.drafts.items()),
     )
 
 
@@ -213,23 +212,9 @@ def _control(arms: Sequence[str], control: str | None) -> str:
     raise UsageError(f"{problem}: name the control (--control ARM), one of {', '.join(arms)}")
 
 
-@dataclass(frozen=True)
-class _Control:
-    """What an arm is compared with, and how."""
-
-    counts: Counts
-    name: str
-    expected_lift: float
-
-    @property
-    def arm(self) -> ArmCounts:
-        return self.counts.arms[self.name]
-
-    def compare(self, arm: ArmCounts) -> Difference | None:
-        return compare(arm, self.arm, self.expected_lift, comparisons=len(self.counts.arms) - 1)
-
-
-def _arm_result(name: str, arm: ArmCounts, control: _Control | None) -> ArmResult:
+def _arm_result(
+    name: str, arm: ArmCounts, control: Sequence[PositionCounts], difference: Difference | None
+) -> ArmResult:
     n_shown = sum(slot.impressions for slot in arm.positions)
     return ArmResult(
         arm=name,
@@ -237,96 +222,92 @@ def _arm_result(name: str, arm: ArmCounts, control: _Control | None) -> ArmResul
         impressions=arm.impressions,
         clicks=arm.clicks,
         fallbacks=arm.fallbacks,
-        ctr=_clustered_rate(arm),
+        ctr=_arm_rate(arm),
         clicks_per_item=arm.clicks / n_shown if n_shown else None,
-        positions=tuple(_position_results(arm.positions, None if control is None else control.arm.positions)),
-        against_control=None if control is None else control.compare(arm),
+        positions=tuple(_position_results(arm.positions, control)),
+        against_control=difference,
     )
 
 
-def _variance(arm: ArmCounts) -> float | None:
-    return ratio_variance(
-        arm.units,
-        arm.clicks,
-        arm.impressions,
-        arm.clicks_squared,
-        arm.impressions_squared,
-        arm.impressions_times_clicks,
-    )
-
-
-def compare(
+def compare_arms(
     arm: ArmCounts, control: ArmCounts, expected_lift: float = EXPECTED_LIFT, comparisons: int = 1
 ) -> Difference | None:
-    """Compare two arms; None while one of them shows no spread, as one without clicks does."""
-    variance, control_variance = _variance(arm), _variance(control)
+    """Compare the click-through rates of two arms.
+
+    Args:
+        arm: Counts of the treated arm.
+        control: Counts of the control.
+        expected_lift: The relative effect that one hopes to find, chosen beforehand.
+        comparisons: Comparisons that the always-valid interval holds for together.
+
+    Returns:
+        The difference, or None while the units of one of them show no spread, as those of an arm without clicks.
+    """
+    variance, control_variance = _variance(arm.units, arm), _variance(control.units, control)
     if variance is None or control_variance is None:
         return None
-    total = variance + control_variance
-    rate, control_rate = arm.clicks / arm.impressions, control.clicks / control.impressions
-    value = rate - control_rate
-    pooled_rate = (arm.clicks + control.clicks) / (arm.impressions + control.impressions)
-    enough = min(arm.units, control.units) >= MIN_UNITS
-    any_time = any_time_inference(value, total, expected_lift * pooled_rate, comparisons) if enough else (None, None)
-    return Difference(value, value / control_rate, around(value, Z * sqrt(total)), two_sided_p(value, total), *any_time)
+    control_rate = control.clicks / control.impressions
+    value = arm.clicks / arm.impressions - control_rate
+    tau = expected_lift * (arm.clicks + control.clicks) / (arm.impressions + control.impressions)
+    units = min(arm.units, control.units)
+    return Difference(
+        value,
+        value / control_rate,
+        *infer(value, variance + control_variance, tau, units=units, comparisons=comparisons),
+    )
 
 
-def _clustered_rate(arm: ArmCounts) -> Rate | None:
+def _variance(n: int, counts: ArmCounts | PositionCounts) -> float | None:
+    """Return the variance of clicks per impression over n units, or over n groups of them."""
+    sums = counts.clicks_squared, counts.impressions_squared, counts.impressions_times_clicks
+    return ratio_variance(n, counts.clicks, counts.impressions, *sums)
+
+
+def _arm_rate(arm: ArmCounts) -> Rate | None:
     if not arm.impressions:
         return None
-    value, variance = arm.clicks / arm.impressions, _variance(arm)
+    value, variance = arm.clicks / arm.impressions, _variance(arm.units, arm)
     if variance is None:
         return Rate(value, None)
-    interval = around(value, Z * sqrt(variance))
+    interval = Interval.around(value, Z * sqrt(variance))
     return Rate(value, Interval(max(0.0, interval.low), interval.high))
 
 
-def _position_results(
-    slots: Sequence[PositionCounts], control: Sequence[PositionCounts] | None
-) -> Iterator[PositionResult]:
-    others = [_slot_rate(slot) for slot in control or ()]
+def _position_results(slots: Sequence[PositionCounts], control: Sequence[PositionCounts]) -> Iterator[PositionResult]:
+    others = [_slot_rate(slot) for slot in control]
     for number, slot in enumerate(slots, start=1):
         rate, other = _slot_rate(slot), others[number - 1] if number <= len(others) else None
         yield PositionResult(number, slot.impressions, slot.clicks, rate, _slot_difference(rate, other))
 
 
 def _slot_rate(slot: PositionCounts) -> Rate | None:
-    """Return the rate of a slot, with Wilson's score interval for as many slates as its variance is worth."""
+    """Return the rate of a slot, with Wilson's interval for the effective sample size."""
     n = slot.impressions
     if not n:
         return None
-    value, z = slot.clicks / n, Z
-    variance = ratio_variance(
-        slot.groups,
-        slot.clicks,
-        slot.impressions,
-        slot.clicks_squared,
-        slot.impressions_squared,
-        slot.impressions_times_clicks,
-    )
+    value = slot.clicks / n
     if slot.groups < 2:  # one unit, perhaps: nobody knows how much units differ
         return Rate(value, None)
-    effective: float = n
-    if variance is not None and 0 < value < 1:
-        effective = min(n, value * (1 - value) / variance)
-        z = float(stdtrit(slot.groups - 1, 1 - ALPHA / 2))
-    middle = (value + z * z / (2 * effective)) / (1 + z * z / effective)
-    half = z / (1 + z * z / effective) * sqrt(value * (1 - value) / effective + z * z / (4 * effective * effective))
-    return Rate(value, Interval(max(0.0, middle - half), min(1.0, middle + half)))
+    variance = _variance(slot.groups, slot)
+    if variance is None or not 0 < value < 1:
+        return Rate(value, wilson_interval(value, n))
+    effective = min(n, value * (1 - value) / variance)
+    return Rate(value, wilson_interval(value, effective, float(stdtrit(slot.groups - 1, 1 - ALPHA / 2))))
 
 
 def _slot_difference(rate: Rate | None, control: Rate | None) -> PositionDifference | None:
-    """Return the difference of two rates, with the interval that Newcombe makes of theirs."""
     if rate is None or control is None or rate.interval is None or control.interval is None:
         return None
-    value = rate.value - control.value
-    below = hypot(rate.value - rate.interval.low, control.interval.high - control.value)
-    above = hypot(rate.interval.high - rate.value, control.value - control.interval.low)
-    return PositionDifference(value, Interval(value - below, value + above))
+    interval = newcombe_interval(rate.value, rate.interval, control.value, control.interval)
+    return PositionDifference(rate.value - control.value, interval)
 
 
 def sample_ratio(units: Mapping[str, int], weights: Mapping[str, float] | None = None) -> SampleRatio:
-    """Test whether the units of the arms are what their weights promise; equal weights if none are given.
+    """Test for a sample ratio mismatch: the units of the arms against their weights, by Pearson's chi-square test.
+
+    Args:
+        units: Units by arm.
+        weights: Weights by arm, of every arm in `units`; equal ones are assumed if not given.
 
     >>> sample_ratio({"a": 5000, "b": 5000}).p_value
     1.0
@@ -343,11 +324,20 @@ def sample_ratio(units: Mapping[str, int], weights: Mapping[str, float] | None =
         raise UsageError("weights must be numbers of at least 0, and not all 0")
     n_units, whole = sum(units.values()), sum(weights.values())
     expected = {name: n_units * weight / whole for name, weight in weights.items()}
-    return SampleRatio(expected, _chi_square_p(units, expected) if n_units else None, known)
+    return SampleRatio(expected, _sample_ratio_p(units, expected) if n_units else None, known)
+
+
+def _sample_ratio_p(units: Mapping[str, int], expected: Mapping[str, float]) -> float | None:
+    if any(units.get(name, 0) and not number for name, number in expected.items()):
+        return 0.0  # an arm without weight has units: impossible
+    possible = {name: number for name, number in expected.items() if number}
+    if len(possible) < 2:
+        return None
+    return chi_square_p([units.get(name, 0) for name in possible], list(possible.values()))
 
 
 def parse_weights(text: str) -> dict[str, float]:
-    """Read weights as they are written on the command line.
+    """Parse the weights of arms as they are written on the command line.
 
     >>> parse_weights("base=1,new=3")
     {'base': 1.0, 'new': 3.0}
@@ -362,11 +352,100 @@ def parse_weights(text: str) -> dict[str, float]:
     return weights
 
 
-def _chi_square_p(units: Mapping[str, int], expected: Mapping[str, float]) -> float | None:
-    if any(units.get(name, 0) and not number for name, number in expected.items()):
-        return 0.0  # an arm without weight has units: impossible
-    possible = {name: number for name, number in expected.items() if number}
-    if len(possible) < 2:
-        return None
-    distance = sum((units.get(name, 0) - number) ** 2 / number for name, number in possible.items())
-    return float(chdtrc(len(possible) - 1, distance))
+# Tables
+
+
+def analysis_tables(analysis: Analysis) -> Group:
+    """Return an analysis as tables for a terminal: arms, differences, preferences, positions, and notes."""
+    arms, ratio = analysis.arms, analysis.sample_ratio
+    warning = [Text(_mismatch_warning(ratio), style="bold red")] if ratio.mismatch else []
+    tables = [_arm_table(arms), _difference_table(arms), _preference_table(analysis.preferences), _position_table(arms)]
+    spaced = [part for table in tables if table.row_count for part in (table, "")]
+    return Group(*warning, *spaced, Text("\n".join(_notes(analysis)), style="dim"))
+
+
+def _table(*headers: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for number, header in enumerate(headers):
+        table.add_column(Text(header), justify="left" if number == 0 else "right", overflow="fold")
+    return table
+
+
+def _arm_table(arms: Sequence[ArmResult]) -> Table:
+    table = _table("arm", "units", "slates", "fallbacks", "clicks per 100 slates")
+    for arm in arms:
+        numbers = (f"{number:,}" for number in (arm.units, arm.impressions, arm.fallbacks))
+        table.add_row(Text(arm.arm), *numbers, _rate_cell(arm.ctr))
+    return table
+
+
+def _difference_table(arms: Sequence[ArmResult]) -> Table:
+    table = _table(f"against {arms[0].arm}", "difference", "lift", "fixed-horizon", "always-valid", "p")
+    for arm in arms[1:]:
+        found = arm.against_control
+        if found is None:
+            table.add_row(Text(arm.arm), *["-"] * 5)
+            continue
+        intervals = (_interval_cell(one, 100, "+") for one in (found.fixed_horizon, found.always_valid))
+        cells = (f"{100 * found.value:+.3f}", f"{found.lift:+.1%}", *intervals, _p_cell(found.always_valid_p))
+        table.add_row(Text(arm.arm), *cells)
+    return table
+
+
+def _preference_table(preferences: Sequence[Preference]) -> Table:
+    table = _table("interleaved slates", "clicks", "preference", "fixed-horizon", "always-valid", "p")
+    for one in preferences:
+        estimate = "-" if one.estimate is None else f"{one.estimate:+.3f}"
+        intervals = (_interval_cell(interval, 1, "+") for interval in (one.fixed_horizon, one.always_valid))
+        cells = (f"{one.b_clicks:,} : {one.a_clicks:,}", estimate, *intervals, _p_cell(one.always_valid_p))
+        table.add_row(Text(f"{one.b} against {one.a}"), *cells)
+    return table
+
+
+def _position_table(arms: Sequence[ArmResult]) -> Table:
+    table = _table("position", *(arm.arm for arm in arms))
+    for number in range(max(len(arm.positions) for arm in arms)):
+        slots = [arm.positions[number] if number < len(arm.positions) else None for arm in arms]
+        table.add_row(str(number + 1), *(_rate_cell(None if slot is None else slot.ctr) for slot in slots))
+    return table
+
+
+def _rate_cell(rate: Rate | None) -> str:
+    if rate is None:
+        return "-"
+    interval = "" if rate.interval is None else f" ({_interval_cell(rate.interval, 100)})"
+    return f"{100 * rate.value:.3f}{interval}"
+
+
+def _p_cell(p_value: float | None) -> str:
+    return "-" if p_value is None else f"{p_value:.2g}"
+
+
+def _interval_cell(interval: Interval | None, scale: int, sign: str = "") -> str:
+    if interval is None:
+        return "-"
+    return f"{scale * interval.low:{sign}.3f} … {scale * interval.high:{sign}.3f}"
+
+
+def _mismatch_warning(ratio: SampleRatio) -> str:
+    shares = ", ".join(f"{arm} {number:,.0f}" for arm, number in ratio.expected.items())
+    return (
+        f"Sample ratio mismatch: the arms did not get the units of their weights (expected: {shares}; "
+        f"p = {ratio.p_value:.1g}). Find out why before you compare them.\n"
+    )
+
+
+def _notes(analysis: Analysis) -> Iterator[str]:
+    yield f"experiment {analysis.experiment}, control {analysis.control}"
+    yield f"{LEVEL:.0%} intervals, clustered by unit; those of rates and positions are fixed-horizon"
+    yield "fixed-horizon: for one analysis, at a number of units planned beforehand"
+    yield (
+        "always-valid, and p: for any number of analyses and all arms together, so that one may stop at any time; from "
+        f"{MIN_UNITS} units an arm on, tuned for a lift of {analysis.expected_lift:.1%}"
+    )
+    if analysis.preferences:
+        yield "preference: (clicks of one − clicks of the other) / all clicks, by the arm that placed the item"
+    p_value = analysis.sample_ratio.p_value
+    if p_value is not None:
+        weights = "the weights" if analysis.sample_ratio.known else "equal weights (the true ones are not known)"
+        yield f"sample ratio test against {weights}: p = {p_value:.3g}"

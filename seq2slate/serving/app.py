@@ -1,167 +1,227 @@
-"""The service as a web application: the routes around a `RerankService`, each behind the `Guard` of `serving.guard`.
+"""The service as a web application: the table of its routes, and their handlers.
 
-`create_app` makes it; `serving.server` runs it. Starlette finds the route, but for the two that are asked all the time.
+`create_app` makes the application; `serving.server` runs it. A new route is one entry of `Handlers.routes` and its
+handler: keys, limits, metrics, errors and the OpenAPI description follow from the entry.
 """
 
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from starlette.requests import Request as StarletteRequest
+from starlette.responses import Response as StarletteResponse
+from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from seq2slate.errors import Seq2SlateError
+from seq2slate.log.impression_log import ImpressionLog
 from seq2slate.log.writer import ClickOutcome
-from seq2slate.serving import keys
-from seq2slate.serving.messages import ClickAnswer, ClickRequest, Decoder, RerankRequest, candidates_of
+from seq2slate.serving.deployment import Deployment
+from seq2slate.serving.keys import KeyRing
+from seq2slate.serving.messages import (
+    ClickRequest,
+    ClickResponse,
+    RerankRequest,
+    RerankResponse,
+    read_click,
+    read_rerank,
+)
 from seq2slate.serving.middleware import (
-    RETRY,
-    Answer,
-    Asked,
+    HTML,
+    RETRY_LATER,
     Endpoint,
-    Guard,
     Handler,
     Limits,
-    ProblemError,
-    error_answer,
-    headers_of,
-    html_answer,
-    json_answer,
+    Middleware,
+    Request,
+    Response,
+    Route,
+    error_response,
+    html_response,
+    json_response,
 )
-from seq2slate.serving.monitoring import CONTENT_TYPE, Monitor
-from seq2slate.serving.openapi import describe, docs_page
+from seq2slate.serving.monitoring import METRICS_TYPE, Monitor
+from seq2slate.serving.openapi import describe, docs_page, parameter
 from seq2slate.serving.service import RerankService
-from seq2slate.serving.web import pages
-from seq2slate.serving.web.overview import Source, analysis_of
+from seq2slate.serving.web.experiment_page import analysis_of, experiment_page
+from seq2slate.serving.web.frame import Page, problem
+from seq2slate.serving.web.slate_pages import slate_page, slates_page
+
+_EXPERIMENT = parameter("experiment", "The one being served if not given.", type="string")
+_REFRESH = parameter("refresh", "Load the page again after this many seconds.", type="integer", minimum=2, maximum=3600)
+_STEP = parameter("step", "The step of the model to show.", type="integer", minimum=1, default=1)
+_SLATE_ID = parameter("slate_id", "As a response has it.", place="path", type="string")
 
 
 def create_app(
-    reranker: RerankService, monitor: Monitor, *, key_ring: keys.KeyRing | None = None, limits: Limits | None = None
+    service: RerankService,
+    monitor: Monitor,
+    *,
+    key_ring: KeyRing | None = None,
+    limits: Limits | None = None,
+    more_routes: Sequence[Route] = (),
 ) -> ASGIApp:
-    """Return the application; without keys everybody who reaches it may do everything."""
-    guard = Guard(monitor, key_ring, limits or Limits())
-    service, endpoint = _Service(reranker, guard), partial(Endpoint, guard)
-    busy = {
-        "/v1/rerank": endpoint("rerank", service.rerank, "serve"),
-        "/v1/clicks": endpoint("clicks", service.click, "serve"),
-    }
-    posts = {**busy, "/v1/admin/reload": endpoint("reload", service.reload, "admin")}
-    gets = {
-        "/healthz": endpoint("healthz", service.health, None),
-        "/readyz": endpoint("readyz", service.readiness, None),
-        "/metrics": endpoint("metrics", service.metrics, "admin"),
-        "/openapi.json": endpoint("openapi", service.openapi, "admin"),
-        "/docs": endpoint("docs", service.docs, "admin"),
-        "/v1/experiment": endpoint("experiment", service.experiment, "admin"),
-        "/": endpoint("page", service.page(pages.experiment), "admin"),
-        "/slates": endpoint("slates", service.page(pages.slates), "admin"),
-        "/slates/{slate_id}": endpoint("slate", service.page(pages.slate), "admin"),
-    }
-    routes = [
-        *(Route(path, one, methods=["POST"]) for path, one in posts.items()),
-        *(Route(path, one, methods=["GET"]) for path, one in gets.items()),
-    ]
-    framework = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_route})
+    """Return the ASGI application of a service.
+
+    Args:
+        service: Orders and logs.
+        monitor: The metrics of the same service.
+        key_ring: The API keys; without them everybody who reaches the service may do everything.
+        limits: Limits on requests.
+        more_routes: Routes besides those of the service.
+    """
+    middleware = Middleware(monitor, key_ring, limits or Limits())
+    routes = Handlers(service, middleware, more_routes).routes
+    endpoints = {route: Endpoint(middleware, route) for route in routes}
+    hot = {(route.method, route.path): endpoint for route, endpoint in endpoints.items() if route.is_hot}
+    router = Starlette(
+        routes=[StarletteRoute(route.path, one, methods=[route.method]) for route, one in endpoints.items()],
+        exception_handlers={HTTPException: _no_such_route},
+    )
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        straight = busy.get(scope["path"]) if scope.get("method") == "POST" else None
-        await (straight or framework)(scope, receive, send)
+        endpoint = hot.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        await (endpoint or router)(scope, receive, send)
 
     return app
 
 
-class _Service:
-    """The handlers of the routes."""
+class Handlers:
+    """The routes of the service, and a handler for each."""
 
-    def __init__(self, reranker: RerankService, guard: Guard) -> None:
-        self._reranker = reranker
-        self._limits, self._monitor = guard.limits, guard.monitor
-        self._rerank_decoder, self._click_decoder = Decoder(RerankRequest), Decoder(ClickRequest)
-        description = describe()
-        self._openapi = msgspec.json.encode(description)
-        self._docs = docs_page(description)
+    def __init__(self, service: RerankService, middleware: Middleware, more_routes: Sequence[Route] = ()) -> None:
+        self._service = service
+        self._limits, self._monitor = middleware.limits, middleware.monitor
+        self._more_routes = more_routes
 
-    async def rerank(self, asked: Asked) -> Answer:
-        """Answer a slate."""
-        message: RerankRequest = self._rerank_decoder.decode(await asked.body(self._limits))
-        candidates = candidates_of(message, most=self._limits.items)
-        return json_answer(await self._reranker.rerank(message, candidates))
+    @cached_property
+    def routes(self) -> tuple[Route, ...]:
+        """Every route: method, path, handler, scope of the keys that open it, name, and description."""
+        log_is_away = {503: "The log is unavailable; try again."}
+        no_experiment, no_slate = {404: "There is no such experiment."}, {404: "There is no such slate."}
+        # fmt: off
+        return (
+            Route("POST", "/v1/rerank", self.rerank, "serve", "rerank",
+                  "Re-rank candidates that are given in base order.",
+                  body=RerankRequest, returns=RerankResponse, is_hot=True,
+                  ok="The slate; it is in the log unless slate_id is null.", errors=log_is_away),
+            Route("POST", "/v1/clicks", self.click, "serve", "clicks",
+                  "Log a click on an item of a slate.",
+                  body=ClickRequest, returns=ClickResponse, is_hot=True,
+                  ok="The click is in the log; sending it again changes nothing.",
+                  errors={**no_slate, 409: "The slate did not show that item.", **log_is_away}),
+            Route("POST", "/v1/admin/reload", self.reload, "admin", "reload",
+                  "Reload the models and the experiment without dropping a request.",
+                  ok="They are being served.",
+                  errors={409: "They cannot be loaded; those loaded before stay in service."}),
+            Route("GET", "/healthz", self.health, None, "healthz",
+                  "Liveness: the process runs."),
+            Route("GET", "/readyz", self.readiness, None, "readyz",
+                  "Readiness: requests can be answered.",
+                  errors={503: "Requests cannot be answered now."}),
+            Route("GET", "/metrics", self.metrics, "admin", "metrics",
+                  "Metrics for Prometheus.", returns="text/plain"),
+            Route("GET", "/openapi.json", self.openapi, "admin", "openapi",
+                  "This description."),
+            Route("GET", "/docs", self.docs, "admin", "docs",
+                  "This description as a page.", returns=HTML),
+            Route("GET", "/v1/experiment", self.experiment, "admin", "experiment",
+                  "The analysis of an experiment so far; it may be read at any time.",
+                  ok="Arms, rates, intervals, differences to the control, and the sample ratio test.",
+                  errors=no_experiment | log_is_away, parameters=(_EXPERIMENT,)),
+            Route("GET", "/", self.page(experiment_page), "admin", "page",
+                  "The experiment as a page.", returns=HTML,
+                  errors=no_experiment | log_is_away, parameters=(_EXPERIMENT, _REFRESH)),
+            Route("GET", "/slates", self.page(slates_page), "admin", "slates",
+                  "The latest slates as a page.", returns=HTML, errors=log_is_away),
+            Route("GET", "/slates/{slate_id}", self.page(slate_page), "admin", "slate",
+                  "One slate as a page: what moved, and why.", returns=HTML,
+                  errors=no_slate | log_is_away, parameters=(_SLATE_ID, _STEP)),
+            *self._more_routes,
+        )
+        # fmt: on
 
-    async def click(self, asked: Asked) -> Answer:
-        """Take a click."""
-        message: ClickRequest = self._click_decoder.decode(await asked.body(self._limits))
-        outcome = await self._reranker.click(message)
+    async def rerank(self, request: Request) -> Response:
+        """Return a slate."""
+        slate_request = read_rerank(request.body, max_items=self._limits.max_items)
+        return json_response(await self._service.rerank(slate_request))
+
+    async def click(self, request: Request) -> Response:
+        """Log a click."""
+        outcome = await self._service.click(read_click(request.body))
         if outcome is ClickOutcome.UNKNOWN_SLATE:
-            raise ProblemError(404, "slate_id: there is no such slate")
+            raise HTTPException(404, "slate_id: there is no such slate")
         if outcome is ClickOutcome.NOT_SHOWN:
-            raise ProblemError(409, "item: the slate did not show that item")
-        return json_answer(ClickAnswer(outcome.value))
+            raise HTTPException(409, "item: the slate did not show that item")
+        return json_response(ClickResponse(outcome.value))
 
-    async def reload(self, asked: Asked) -> Answer:
-        """Load the models anew."""
+    async def reload(self, request: Request) -> Response:
+        """Reload the models and the experiment."""
         try:
-            deployment = await self._reranker.reload()
+            deployment = await self._service.reload()
         except (Seq2SlateError, OSError) as error:
-            raise ProblemError(409, str(error)) from error
+            raise HTTPException(409, str(error)) from error
         models = {arm: model.fingerprint for arm, model in deployment.models.items()}
-        return json_answer({"experiment": deployment.experiment.name, "models": models})
+        return json_response({"experiment": deployment.experiment.name, "models": models})
 
-    async def health(self, asked: Asked) -> Answer:
-        """Say that the process is alive."""
-        return json_answer({"status": "ok"})
+    async def health(self, request: Request) -> Response:
+        """Say that the process runs."""
+        return json_response({"status": "ok"})
 
-    async def readiness(self, asked: Asked) -> Answer:
+    async def readiness(self, request: Request) -> Response:
         """Say whether requests can be answered."""
-        log_answers = await self._reranker.log_answers()
-        ready = log_answers or not self._reranker.needs_log
-        state = {"status": "ok" if ready else "unavailable", "log": "ok" if log_answers else "unavailable"}
-        return json_answer(state, 200 if ready else 503)
+        has_log = await self._service.log_is_available()
+        is_ready = has_log or not self._service.requires_log
+        state = {"status": "ok" if is_ready else "unavailable", "log": "ok" if has_log else "unavailable"}
+        return json_response(state, 200 if is_ready else 503)
 
-    async def metrics(self, asked: Asked) -> Answer:
-        """Return the numbers."""
-        return Answer(self._monitor.text(), media_type=CONTENT_TYPE.encode())
+    async def metrics(self, request: Request) -> Response:
+        """Return the metrics."""
+        return Response(self._monitor.text(), media_type=METRICS_TYPE)
 
-    async def openapi(self, asked: Asked) -> Answer:
-        """Return the description."""
-        return Answer(self._openapi)
+    async def openapi(self, request: Request) -> Response:
+        """Return the OpenAPI description."""
+        return json_response(self._description)
 
-    async def docs(self, asked: Asked) -> Answer:
-        """Return the description as a page."""
-        return html_answer(self._docs)
+    async def docs(self, request: Request) -> Response:
+        """Return the OpenAPI description as a page."""
+        return html_response(docs_page(self._description))
 
-    async def experiment(self, asked: Asked) -> Answer:
-        """Return what an experiment says."""
+    async def experiment(self, request: Request) -> Response:
+        """Return the analysis of an experiment."""
+        store, deployment, name = self._service.store, self._service.deployment, request.parameters.get("experiment")
         try:
-            analysis = await asyncio.to_thread(analysis_of, self._source, asked.parameters.get("experiment"))
+            analysis = await asyncio.to_thread(analysis_of, store, deployment, name)
         except Seq2SlateError as error:
-            raise ProblemError(503, "the log cannot be read; try again", RETRY) from error
+            raise HTTPException(503, "the log cannot be read; try again", RETRY_LATER) from error
         if analysis is None:
-            raise ProblemError(404, "experiment: there is no such experiment")
-        return Answer(analysis.to_json().encode())
+            raise HTTPException(404, "experiment: there is no such experiment")
+        return Response(analysis.to_json().encode())
 
-    def page(self, maker: pages.Maker) -> Handler:
-        """Return the handler of a page that is drawn anew for every request."""
+    def page(self, draw: Callable[[ImpressionLog, Deployment, Mapping[str, str]], Page]) -> Handler:
+        """Return the handler of a page, which reads the log and is drawn in a thread at every request."""
 
-        async def handler(asked: Asked) -> Answer:
-            page = await asyncio.to_thread(pages.make, maker, self._source, asked.parameters)
-            return html_answer(page.text, page.status)
+        async def handler(request: Request) -> Response:
+            try:
+                page = await asyncio.to_thread(draw, self._service.store, self._service.deployment, request.parameters)
+            except Seq2SlateError:  # a file that is gone is one, too
+                page = problem(503, "The log is unavailable", "The service goes on as its options say. Try again.")
+            return html_response(page.text, page.status)
 
         return handler
 
-    @property
-    def _source(self) -> Source:
-        return Source(self._reranker.store, self._reranker.deployment)
+    @cached_property
+    def _description(self) -> Mapping[str, object]:
+        return describe(self.routes)
 
 
-async def _no_such_route(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException), "that is what it is registered for"
-    answer = error_answer(error.status_code, error.detail, error.headers)
-    response = Response(answer.body, answer.status)
-    response.raw_headers = headers_of(answer)
+async def _no_such_route(request: StarletteRequest, error: Exception) -> StarletteResponse:
+    assert isinstance(error, HTTPException), "it is registered for HTTPException alone"
+    answer = error_response(error.status_code, error.detail, error.headers)
+    response = StarletteResponse(answer.body, answer.status)
+    response.raw_headers = answer.all_headers()
     return response

@@ -1,9 +1,8 @@
-"""A client of a running service: one connection that stays open, and a clear idea of what may be sent twice.
+"""A client of a running service: one persistent connection, and retries of what is safe to send twice.
 
-While the service is busy (429, 503) or cannot be reached, the same is sent again after growing pauses, for a minute.
-What was sent and never answered is another matter, since it may have arrived: a click is sent again, because a second
-one changes nothing, but a request for a slate would make a second slate. Anything else that the service refuses is an
-error with the service's own words.
+While the service is busy (429, 503) or cannot be reached, a request is retried with growing pauses, for a minute. A
+request without a response may have arrived: a click is retried, because it is idempotent, but a second request for a
+slate would make a second slate. Any other error status is an error with the service's own message.
 """
 
 from __future__ import annotations
@@ -19,68 +18,83 @@ from urllib.parse import urlsplit
 
 from seq2slate.errors import DataError, UsageError
 
-_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, *[2.0] * 29)  # in seconds
+_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, *[2.0] * 29)  # seconds between attempts
 _TIMEOUT = 30.0
 _BUSY = (429, 503)
-_BAD_CONTENT = (400, 413, 422)
+_INVALID = (400, 413, 422)
 
 
-class LostError(Exception):
-    """A request was sent, and its answer never came: nobody knows whether it arrived."""
+class ResponseLostError(Exception):
+    """A request was sent and its response never came: it may have arrived or not."""
 
 
-class StoppedError(Exception):
-    """Somebody said stop while the service was away."""
+class ClientStoppedError(Exception):
+    """The client was stopped while it waited for the service."""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What came back with a status of 2xx."""
+class ClientResponse:
+    """A response with a status of 2xx."""
 
     content: Any
-    """From JSON; None if it is something else."""
+    """Decoded JSON; None if the body is something else."""
     milliseconds: float
-    """From the first byte sent to the last one received, without making a connection and without earlier attempts."""
+    """From the first byte sent to the last one received, without connecting and without earlier attempts."""
 
 
 class Client:
-    """One connection to a service, for one thread; it is made when it is needed, and made anew when it breaks."""
+    """A connection to a service, for one thread; it is opened when it is needed, and reopened when it breaks."""
 
     def __init__(self, url: str, key: str | None = None, stopped: threading.Event | None = None) -> None:
-        """Take the address, as `seq2slate serve` prints it, and an API key; `stopped` ends all waiting."""
+        """Make a client that is not connected yet.
+
+        Args:
+            url: The address of the service, as `seq2slate serve` prints it.
+            key: API key, if the service needs one.
+            stopped: Ends all waiting once it is set.
+        """
         self.url = url
         self.refused = 0
-        """How often the service was busy."""
+        """Responses of 429 and 503."""
         self._connection, self._path = _new_connection(url)
         self._headers = {"Content-Type": "application/json"}
         if key is not None:
-            if not (key.isascii() and key.isprintable()):  # the message must not say what it is
-                raise UsageError("the key holds characters that no key has")
+            if not (key.isascii() and key.isprintable()):  # the message must not show it
+                raise UsageError("the key has characters that no key has")
             self._headers["Authorization"] = f"Bearer {key}"
         self._stopped = stopped or threading.Event()
 
     def check(self) -> None:
-        """Raise a UsageError if nobody listens."""
+        """Raise a UsageError if the service cannot be reached."""
         try:
             self._connect()
-        except (OSError, UnicodeError) as error:  # the second is about names that no machine can have
-            raise UsageError(f"nothing answers at {self.url}: {error}") from error
+        except (OSError, UnicodeError) as error:  # the second is about invalid host names
+            raise UsageError(f"cannot connect to {self.url}: {error}") from error
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._connection.close()
 
-    def post(self, path: str, body: bytes, *, about: str, once: bool = False) -> Answer:
-        """Send JSON until it is answered; errors in the content of the request name what it is `about`.
+    def post(self, path: str, body: bytes, *, about: str, is_idempotent: bool = True) -> ClientResponse:
+        """Send JSON, and retry until there is a response.
 
-        With `once`, what may have arrived is not sent again: it is a LostError.
+        Args:
+            path: The path of the route.
+            body: The JSON.
+            about: What the body is about, for the message of a DataError.
+            is_idempotent: Whether a request that may have arrived is retried.
+
+        Raises:
+            DataError: The service refuses the content of the request (400, 413, 422).
+            UsageError: It refuses the request for another reason, or does not respond in a minute.
+            ResponseLostError: The response was lost, and the request is not idempotent.
         """
         for pause in _PAUSES:
             try:
                 self._connect()
                 status, content, milliseconds = self._post(self._path + path, body)
-            except LostError as error:
-                if once:
+            except ResponseLostError as error:
+                if not is_idempotent:
                     raise
                 problem = str(error)
             except OSError as error:  # there is no connection, so nothing was sent
@@ -88,18 +102,18 @@ class Client:
             else:
                 if status not in _BUSY:
                     self._check_status(status, content, about)
-                    return Answer(_from_json(content), milliseconds)
+                    return ClientResponse(_from_json(content), milliseconds)
                 self.refused += 1
                 problem = _message(status, content)
             if self._stopped.wait(pause):
-                raise StoppedError
-        raise UsageError(f"{self.url} took nothing in {len(_PAUSES)} attempts: {problem}")
+                raise ClientStoppedError
+        raise UsageError(f"{self.url}: {len(_PAUSES)} attempts failed: {problem}")
 
     def _connect(self) -> None:
         if self._connection.sock is None:
             try:
                 self._connection.connect()
-            except BaseException:  # half a connection, without its TLS, must not be used
+            except BaseException:  # a connection without its TLS must not be used
                 self.close()
                 raise
 
@@ -111,22 +125,22 @@ class Client:
             content = response.read()
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise LostError(f"the connection broke: {error}") from error
-        except BaseException:  # an answer that was not read must not be taken for that of the next request
+            raise ResponseLostError(f"the connection broke: {error}") from error
+        except BaseException:  # an unread response must not be taken for that of the next request
             self.close()
             raise
         return response.status, content, (time.perf_counter() - started) * 1e3
 
     def _check_status(self, status: int, content: bytes, about: str) -> None:
-        if status in _BAD_CONTENT:
-            raise DataError(f"{about}: {self.url} answered {_message(status, content)}")
+        if status in _INVALID:
+            raise DataError(f"{about}: {self.url} responded {_message(status, content)}")
         if not 200 <= status < 300:
             hint = " (--key, or SEQ2SLATE_KEY)" if status == 401 else ""
-            raise UsageError(f"{self.url} answered {_message(status, content)}{hint}")
+            raise UsageError(f"{self.url} responded {_message(status, content)}{hint}")
 
 
 def _new_connection(url: str) -> tuple[http.client.HTTPConnection, str]:
-    """Return a connection that is not open yet, and where the paths of the service begin."""
+    """Return a connection that is not open yet, and the prefix of the service's paths."""
     try:
         parts = urlsplit(url if re.fullmatch("[!-~]+", url) else "")
         host, port = parts.hostname, parts.port
@@ -139,7 +153,7 @@ def _new_connection(url: str) -> tuple[http.client.HTTPConnection, str]:
 
 
 def _message(status: int, content: bytes) -> str:
-    """Return the status and, if it is one of the service's own, the message."""
+    """Return the status and, if the service sent one, its message."""
     try:
         return f"{status}: {_from_json(content)['error']}"
     except (KeyError, TypeError):

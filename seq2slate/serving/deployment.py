@@ -1,7 +1,7 @@
-"""What is being served at a moment: an experiment and the models of its arms, loaded, checked and warmed up.
+"""A deployment: an experiment and the models of its arms, loaded, checked and warmed up.
 
-A deployment never changes. When a model folder or the experiment's file is replaced, a new deployment is made beside
-the old one and takes its place; a request that has begun stays with the one it began with.
+A deployment never changes. When a model folder or the experiment file is replaced, a new deployment is loaded beside
+the old one and takes its place; requests in flight keep the one they began with.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 
 from seq2slate.errors import DataError, UsageError
-from seq2slate.experiments.assignment import BASE, Arm, Experiment, read_experiment
+from seq2slate.experiments.assignment import BASE_RANKER, INTERLEAVED, Arm, Experiment, read_experiment
 from seq2slate.model.backends.runtime import Runtime
 from seq2slate.model.slate_model import KIND, SlateModel
 from seq2slate.saving import SavedRanker, load_saved
 
 ONLY_MODEL = Experiment("default", (Arm("model"),))
-"""What runs when there is no experiment."""
-Folder = str | os.PathLike[str]
+"""What is served without an experiment file."""
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model and the name that the log knows it by."""
+    """A model, and the fingerprint that the log identifies it by."""
 
     runtime: Runtime
     fingerprint: str
@@ -40,34 +40,53 @@ class Deployment:
 
     experiment: Experiment
     models: Mapping[str, ServedModel]
-    """By the name of the arm; an arm that shows the base order has none."""
+    """By arm; an arm that shows the base order has none."""
 
-    def feature_names(self, arm: Arm) -> tuple[str, ...] | None:
-        """Return the columns that an arm expects: its model's, or those of the first model; None if there is none."""
-        model = self.models.get(arm.name) or next(iter(self.models.values()), None)
-        return None if model is None else model.runtime.transform.dense.names
+    @cached_property
+    def feature_names(self) -> Mapping[str, tuple[str, ...] | None]:
+        """The feature columns that each arm expects.
 
-    def reads(self, categorical: Mapping[str, object], context: Mapping[str, object] | None) -> bool:
-        """Say whether the first model could read these columns: arms without a model fail where its slates would."""
-        model = next(iter(self.models.values()), None)
-        if model is None:
+        They are those of its model, or of the first model for an arm without one; None if there is no model at all.
+        """
+        arms = [INTERLEAVED, *(arm.name for arm in self.experiment.arms)]
+        models = {arm: self.models.get(arm, self._first) for arm in arms}
+        return {arm: None if model is None else model.runtime.transform.dense.names for arm, model in models.items()}
+
+    def can_read(self, categorical: Mapping[str, object], context: Mapping[str, object] | None) -> bool:
+        """Say whether the first model could read these columns: arms without a model fall back where it would."""
+        if self._first is None:
             return True
         try:
-            model.runtime.transform.check_columns(categorical, context or {})
+            self._first.runtime.transform.check_columns(categorical, context or {})
         except DataError:
             return False
         return True
 
+    @cached_property
+    def _first(self) -> ServedModel | None:
+        return next(iter(self.models.values()), None)
 
-def load_deployment(model: Folder | None, experiment_file: Folder | None = None) -> Deployment:
-    """Load the experiment, or the one model that is to be served without one."""
+
+def load_deployment(
+    model: str | os.PathLike[str] | None, experiment_file: str | os.PathLike[str] | None = None
+) -> Deployment:
+    """Load an experiment with its models, or a single model.
+
+    Args:
+        model: Folder of the model of all arms that name none.
+        experiment_file: A .toml or .json file; without one the model is the only arm.
+
+    Raises:
+        DataError: A file cannot be read or is invalid, or a model gives probabilities that are not finite.
+        UsageError: An arm has no model, or the folder holds something else than a network.
+    """
     experiment = ONLY_MODEL if experiment_file is None else read_experiment(experiment_file)
-    folders = {arm.name: _folder(arm, model) for arm in experiment.arms if arm.model != BASE}
+    folders = {arm.name: _folder(arm, model) for arm in experiment.arms if arm.model != BASE_RANKER}
     loaded = {folder: _load(folder) for folder in dict.fromkeys(folders.values())}
     return Deployment(experiment, {arm: loaded[folder] for arm, folder in folders.items()})
 
 
-def _folder(arm: Arm, default: Folder | None) -> str:
+def _folder(arm: Arm, default: str | os.PathLike[str] | None) -> str:
     if arm.model is not None:
         return arm.model
     if default is None:
@@ -83,12 +102,12 @@ def _load(folder: str) -> ServedModel:
         runtime = Runtime(SlateModel.from_saved(saved))
         _warm_up(runtime)
     except ArithmeticError as error:
-        raise DataError(f"{folder}: the model's probabilities are not numbers: its weights are broken") from error
+        raise DataError(f"{folder}: the model's probabilities are not finite: its weights are broken") from error
     return ServedModel(runtime, _fingerprint(saved))
 
 
 def _warm_up(runtime: Runtime) -> None:
-    """Run one list both ways: the first request must not wait for a compiler, and a broken model must not be served."""
+    """Order one list, greedily and by sampling: no request waits for a compiler, and no broken model is served."""
     transform = runtime.transform
     texts: dict[str, list[str | None]] = {name: [None, None] for name in transform.categorical}
     context: dict[str, str | float | None] = dict.fromkeys(transform.context.names, 0.0)
@@ -97,11 +116,11 @@ def _warm_up(runtime: Runtime) -> None:
     for generator in (None, torch.Generator()):
         _, logs = runtime.slate(features, categorical=texts, context=context, generator=generator)
         if not np.isfinite(logs).all():
-            raise ArithmeticError("some log-probability is infinite or no number")
+            raise ArithmeticError("some log-probability is NaN or infinite")
 
 
 def _fingerprint(saved: SavedRanker) -> str:
-    """Return a name for everything that decides about a slate."""
+    """Return a hash of everything that a slate depends on."""
     digest = hashlib.sha256(json.dumps([saved.kind, saved.config], sort_keys=True).encode())
     digest.update(saved.features.encode())
     for name, weights in sorted(saved.weights.items()):

@@ -1,8 +1,8 @@
-"""API keys: who may ask for slates, and who may look after the service.
+"""API keys: who may request slates, and who may administer the service.
 
-A key is 32 random bytes, shown once; the file has its SHA-256, which is enough for a secret that nobody can guess, and
-says nothing to whoever reads the file. A key is for one purpose: `serve` re-ranks and clicks, `admin` does the rest.
-The file is looked at on every request, so that a key that is revoked is refused from the next request on.
+A key is 32 random bytes, shown once. The file has its SHA-256, which suffices for a secret that cannot be guessed. A
+key has one scope: `serve` for re-ranking and clicks, `admin` for everything else. The file is checked for changes on
+every request, so that a revoked key is refused from the next request on.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import msgspec
 from seq2slate.atomic import atomic_path
 from seq2slate.errors import DataError, UsageError
 
-Scope = Literal["serve", "admin"]
+KeyScope = Literal["serve", "admin"]
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A key as the file has it."""
+    """A key as the file stores it."""
 
     id: str
-    """For people, to tell keys apart."""
-    scope: Scope
+    """The public part of the key, to tell keys apart."""
+    scope: KeyScope
     sha256: str
     created: float
     """In seconds since 1970."""
@@ -36,17 +36,26 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_keys(path: str | os.PathLike[str]) -> list[Key]:
-    """Read the file of keys."""
+    """Read a key file."""
     try:
         return msgspec.json.decode(Path(path).read_bytes(), type=list[Key])
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: is not a file of keys: {error}") from error
+        raise DataError(f"{path}: is not a key file: {error}") from error
 
 
-def add_key(path: str | os.PathLike[str], scope: Scope, note: str = "") -> str:
-    """Make a key, add it to the file, which is made if it is missing, and return the key: it is kept nowhere."""
+def add_key(path: str | os.PathLike[str], scope: KeyScope, note: str = "") -> str:
+    """Create a key and add its hash to the file, which is created if it is missing.
+
+    Args:
+        path: The key file.
+        scope: What the key opens.
+        note: For people: whose key it is.
+
+    Returns:
+        The key, which is stored nowhere.
+    """
     text = f"{secrets.token_hex(4)}.{secrets.token_urlsafe(32)}"
     keys = read_keys(path) if Path(path).exists() else []
     new = Key(text.partition(".")[0], scope, _digest(text), time.time(), note)
@@ -55,7 +64,7 @@ def add_key(path: str | os.PathLike[str], scope: Scope, note: str = "") -> str:
 
 
 def revoke_key(path: str | os.PathLike[str], key_id: str) -> None:
-    """Take a key out of the file."""
+    """Remove a key from the file, by its id."""
     keys = read_keys(path)
     left = [key for key in keys if key.id != key_id]
     if len(left) == len(keys):
@@ -64,18 +73,18 @@ def revoke_key(path: str | os.PathLike[str], key_id: str) -> None:
 
 
 class KeyRing:
-    """The keys of a file, as it is at the moment."""
+    """The keys of a file, as it is at the moment; one that is gone or broken later opens nothing."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Read the file; one that is missing, broken or empty is an error now, and opens nothing later."""
+        """Read the file; one that is missing, broken or empty is an error."""
         self._path = Path(path)
         self._keys = read_keys(path)
         self._seen = self._stamp()
         if not self._keys:
-            raise UsageError(f"{path}: has no keys; make one with `seq2slate keys add`")
+            raise UsageError(f"{path}: has no keys; create one with `seq2slate keys add`")
 
-    def scope_of(self, text: str) -> Scope | None:
-        """Return what a key is for, or None if there is no such key; takes the same time for any wrong key."""
+    def scope_of(self, text: str) -> KeyScope | None:
+        """Return the scope of a key, or None if it is unknown; takes the same time for any wrong key."""
         self._refresh()
         digest, scope = _digest(text), None
         for key in self._keys:

@@ -1,8 +1,9 @@
-"""What clients send and get, and every check of it that needs neither a model nor the log.
+"""The bodies of requests and responses, and every check of them that needs neither a model nor the log.
 
-A request that makes no sense is refused with a message that names the field. Features are another matter: a number that
+A malformed request is refused with 400 or 422 and a message that names the field. Features are different: a number that
 is missing, infinite or NaN, or a row that is too short, is a fault of some pipeline far away, and the page has to be
-shown all the same. So `features` may hold anything numeric here, and whoever ranks decides what can be done with it.
+shown all the same. So `features` may hold any numbers here; the service falls back to the base order if they are
+invalid.
 """
 
 from __future__ import annotations
@@ -14,59 +15,52 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from math import isfinite
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
+from starlette.exceptions import HTTPException
 
 from seq2slate.data.impressions import is_storable
 from seq2slate.data.lists import FloatArray
 
-LONGEST_ID = 512
-"""Of a unit and of an item, in bytes of UTF-8."""
-Id = Annotated[str, Meta(min_length=1, max_length=LONGEST_ID)]
-Row = list[float | None]
+MAX_ID_BYTES = 512
+"""Of a unit and of an item, in UTF-8."""
+Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
+FeatureRow = list[float | None]
 Context = dict[str, str | float | None]
 Message = TypeVar("Message")
 
 
-class BadRequestError(Exception):
-    """A request that cannot be understood: the message names the field."""
-
-    def __init__(self, message: str, *, is_json: bool = True) -> None:
-        super().__init__(message)
-        self.is_json = is_json
-
-
-class Item(Struct, frozen=True, forbid_unknown_fields=True):
-    """A candidate."""
+class Candidate(Struct, frozen=True, forbid_unknown_fields=True):
+    """A candidate item."""
 
     id: Id
-    features: Row | None = None
-    """The model's columns, raw and in the order of the training data."""
+    features: FeatureRow | None = None
+    """The model's feature columns, raw and in the order of the training data."""
     categorical: dict[str, str | None] = {}
-    """Text columns, by name."""
+    """Categorical columns, by name."""
 
 
 class RerankRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """Candidates in base order: as `items`, or as columns with `item_ids` and `features`."""
 
     unit: Id
-    """Who will see the slate; decides about the arm."""
-    items: list[Item] | None = None
+    """Who will see the slate; decides the arm of the experiment."""
+    items: list[Candidate] | None = None
     item_ids: list[Id] | None = None
-    features: list[Row | None] | None = None
+    features: list[FeatureRow | None] | None = None
     categorical: dict[str, list[str | None]] = {}
     k: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     """Slots of the slate; all items if not given."""
     context: Context | None = None
-    """What is known of the whole list: numbers and text, by name."""
+    """Columns of the whole list: numbers and text, by name."""
     explain: bool = False
-    """Ask for the probability of each choice."""
+    """Return the probability of each choice."""
 
 
-class RerankAnswer(Struct, frozen=True):
+class RerankResponse(Struct, frozen=True):
     """A slate."""
 
     slate_id: str | None
@@ -75,9 +69,9 @@ class RerankAnswer(Struct, frozen=True):
     items: list[str]
     """Ids in the order of the slate."""
     fallback: bool = False
-    """True if this is the base order in the place of what the arm would show."""
+    """Whether this is the base order instead of the arm's own slate."""
     reason: str | UnsetType = UNSET
-    """Why, if so: bad-features, deadline, model-error or log."""
+    """Of the fallback: bad-features, deadline, model-error or log."""
     probabilities: list[float] | UnsetType | None = UNSET
     """With `explain`: of each slot's choice, given the slots above it; null if no model chose."""
 
@@ -89,78 +83,105 @@ class ClickRequest(Struct, frozen=True, forbid_unknown_fields=True):
     item: Id
 
 
-class ClickAnswer(Struct, frozen=True):
+class ClickResponse(Struct, frozen=True):
     """The click is in the log."""
 
     outcome: str
     """new, or duplicate if it was there already."""
 
 
-class ErrorAnswer(Struct, frozen=True):
+class ErrorResponse(Struct, frozen=True):
     """What went wrong, naming the field if there is one."""
 
     error: str
 
 
 @dataclass(frozen=True)
-class Candidates:
-    """The items of a request, checked."""
+class SlateRequest:
+    """A rerank request, checked and in columns, whichever way the candidates came."""
 
+    unit: str
     ids: list[str]
-    rows: Sequence[Row | None]
+    """(N,) candidates in base order."""
+    features: FloatArray | None
+    """(N, F) read-only; None if a row is missing, rows differ in length, or any number is missing or not finite."""
+    has_features: bool
+    """Whether any candidate came with features, valid or not."""
     categorical: dict[str, list[str | None]]
     context: Context | None
-
-    def features(self) -> FloatArray | None:
-        """Return (n, F) numbers, to be read only; None if rows are missing or unequal, or anything is not finite."""
-        if not all(isfinite(value) for value in (self.context or {}).values() if isinstance(value, float)):
-            return None
-        rows = [row for row in self.rows if row is not None]
-        if len(rows) < len(self.rows) or len({len(row) for row in rows}) != 1:
-            return None
-        numbers = list(chain.from_iterable(rows))
-        try:  # NumPy takes half as long again for a list of lists
-            packed = _packer(len(numbers)).pack(*numbers)
-        except (struct.error, OverflowError):  # a missing number, or one beyond float32
-            return None
-        features = np.frombuffer(packed, np.float32).reshape(len(rows), -1)
-        return features if np.isfinite(features).all() else None
+    k: int
+    """Slots of the slate, at most N."""
+    explain: bool
 
 
-@lru_cache(maxsize=256)
-def _packer(count: int) -> struct.Struct:
-    return struct.Struct(f"{count}f")
+def read_rerank(body: bytes, *, max_items: int) -> SlateRequest:
+    """Decode and check the body of a rerank request.
+
+    Raises:
+        HTTPException: 400 if the body is not JSON, 422 if a field is invalid.
+
+    >>> request = read_rerank(b'{"unit": "u1", "item_ids": ["a", "b"], "features": [[1, 2], [3, 4]]}', max_items=100)
+    >>> request.ids, request.features.shape, request.k
+    (['a', 'b'], (2, 2), 2)
+    """
+    message = _decode(body, _RERANK)
+    if (message.items is None) == (message.item_ids is None):
+        raise HTTPException(422, "items: expected either items or item_ids")
+    if message.items is not None:
+        if message.features is not None or message.categorical:
+            raise HTTPException(422, "features: belong into the items, unless item_ids are given")
+        ids = [item.id for item in message.items]
+        rows: Sequence[FeatureRow | None] = [item.features for item in message.items]
+        names = sorted({name for item in message.items for name in item.categorical})
+        categorical = {name: [item.categorical.get(name) for item in message.items] for name in names}
+    else:
+        ids, rows, categorical = _columns(message)
+    if len(ids) > max_items:
+        raise HTTPException(422, f"items: {len(ids)} are more than the limit of {max_items}")
+    request = SlateRequest(
+        unit=message.unit,
+        ids=ids,
+        features=_valid_features(rows, message.context),
+        has_features=any(row is not None for row in rows),
+        categorical=categorical,
+        context=message.context,
+        k=len(ids) if message.k is None else min(message.k, len(ids)),
+        explain=message.explain,
+    )
+    _check_texts(request)
+    return request
 
 
-class Decoder:
-    """Reads JSON into messages of one type."""
-
-    def __init__(self, kind: type[Any]) -> None:
-        self._kind = kind
-        self._decoder = msgspec.json.Decoder(kind)
-
-    def decode(self, body: bytes) -> Any:
-        """Return the message, or raise a BadRequestError."""
-        try:
-            return self._decoder.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return self._decode_leniently(body)
-
-    def _decode_leniently(self, body: bytes) -> Any:
-        """Read what strict JSON has no word for: NaN and numbers beyond any float, which are bad features, no more."""
-        try:
-            content = json.loads(body, parse_int=_integer)
-        except (ValueError, RecursionError) as error:
-            raise BadRequestError(f"the body is not JSON: {_first_line(error)}", is_json=False) from None
-        try:
-            return msgspec.convert(content, self._kind)
-        except (msgspec.ValidationError, RecursionError) as error:
-            raise BadRequestError(_with_field_first(_first_line(error))) from None
-        except UnicodeError:
-            raise BadRequestError("some text holds half a surrogate pair") from None
+def read_click(body: bytes) -> ClickRequest:
+    """Decode and check the body of a click; raises like `read_rerank`."""
+    return _decode(body, _CLICK)
 
 
-def _integer(text: str) -> int | float:
+_RERANK, _CLICK = msgspec.json.Decoder(RerankRequest), msgspec.json.Decoder(ClickRequest)
+
+
+def _decode(body: bytes, decoder: msgspec.json.Decoder[Message]) -> Message:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _decode_leniently(body, decoder.type)
+
+
+def _decode_leniently(body: bytes, message: type[Message]) -> Message:
+    """Accept what strict JSON cannot express: NaN, and numbers beyond float64, which are invalid features, no more."""
+    try:
+        content = json.loads(body, parse_int=_parse_int)
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400, f"the body is not JSON: {_first_line(error)}") from None
+    try:
+        return msgspec.convert(content, message)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise HTTPException(422, _with_field_first(_first_line(error))) from None
+    except UnicodeError:
+        raise HTTPException(422, "some text has a lone surrogate") from None
+
+
+def _parse_int(text: str) -> int | float:
     return int(text) if len(text) < 20 else float(text)
 
 
@@ -174,58 +195,58 @@ def _with_field_first(message: str) -> str:
     return f"{path.rstrip('`').lstrip('.')}: {problem}" if separator else message
 
 
-def candidates_of(request: RerankRequest, *, most: int) -> Candidates:
-    """Return the items of a request, whichever way they came, after checking everything that JSON types do not say."""
-    if (request.items is None) == (request.item_ids is None):
-        raise BadRequestError("items: expected either items or item_ids")
-    if request.items is not None:
-        if request.features is not None or request.categorical:
-            raise BadRequestError("features: stand in the items themselves, unless item_ids are given")
-        candidates = _from_items(request.items, request.context)
-    else:
-        candidates = _from_columns(request)
-    if len(candidates.ids) > most:
-        raise BadRequestError(f"items: {len(candidates.ids)} are more than the limit of {most}")
-    _check_texts(request, candidates)
-    return candidates
-
-
-def _from_items(items: list[Item], context: Context | None) -> Candidates:
-    names = sorted({name for item in items for name in item.categorical})
-    categorical = {name: [item.categorical.get(name) for item in items] for name in names}
-    return Candidates([item.id for item in items], [item.features for item in items], categorical, context)
-
-
-def _from_columns(request: RerankRequest) -> Candidates:
-    ids = request.item_ids or []
-    rows = [None] * len(ids) if request.features is None else request.features
-    for name, values in {
-        "features": rows,
-        **{f"categorical.{key}": v for key, v in request.categorical.items()},
-    }.items():
+def _columns(
+    message: RerankRequest,
+) -> tuple[list[str], Sequence[FeatureRow | None], dict[str, list[str | None]]]:
+    ids = message.item_ids or []
+    rows = [None] * len(ids) if message.features is None else message.features
+    categorical = dict(sorted(message.categorical.items()))
+    for name, values in {"features": rows, **{f"categorical.{key}": v for key, v in categorical.items()}}.items():
         if len(values) != len(ids):
-            raise BadRequestError(f"{name}: {len(values)} rows for {len(ids)} item_ids")
-    return Candidates(ids, rows, dict(sorted(request.categorical.items())), request.context)
+            raise HTTPException(422, f"{name}: {len(values)} rows for {len(ids)} item_ids")
+    return ids, rows, categorical
 
 
-def _check_texts(request: RerankRequest, candidates: Candidates) -> None:
-    if len(set(candidates.ids)) < len(candidates.ids):
+def _check_texts(request: SlateRequest) -> None:
+    """Refuse duplicate ids, and texts that the log cannot store."""
+    ids, categorical, context = request.ids, request.categorical, request.context or {}
+    if len(set(ids)) < len(ids):
         seen: set[str] = set()
-        twice = next(one for one in candidates.ids if one in seen or seen.add(one))  # type: ignore[func-returns-value]
-        raise BadRequestError(f"items: the id {twice[:80]!r} stands twice")
-    context = request.context or {}
+        twice = next(one for one in ids if one in seen or seen.add(one))  # type: ignore[func-returns-value]
+        raise HTTPException(422, f"items: duplicate id {twice[:80]!r}")
+    if max(map(_n_bytes, (request.unit, *ids))) > MAX_ID_BYTES:
+        raise HTTPException(422, f"items: the unit or an id is longer than {MAX_ID_BYTES} bytes")
     texts = {
-        "unit": [request.unit],
-        "items": candidates.ids,
-        "context": [*context, *(value for value in context.values() if isinstance(value, str))],
-        "categorical": [*candidates.categorical, *(v for vs in candidates.categorical.values() for v in vs if v)],
+        "unit": request.unit,
+        "items": "".join(ids),
+        "context": "".join([*context, *(value for value in context.values() if isinstance(value, str))]),
+        "categorical": "".join([*categorical, *(v for values in categorical.values() for v in values if v)]),
     }
-    for field, values in texts.items():
-        if not is_storable("".join(values)):
-            raise BadRequestError(f"{field}: holds a NUL or half a surrogate pair")
-    if max(map(_bytes, (request.unit, *candidates.ids))) > LONGEST_ID:
-        raise BadRequestError(f"items: the unit or an id is longer than {LONGEST_ID} bytes")
+    if not is_storable("".join(texts.values())):
+        field = next(field for field, text in texts.items() if not is_storable(text))
+        raise HTTPException(422, f"{field}: has a NUL or a lone surrogate")
 
 
-def _bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
+def _n_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+
+
+def _valid_features(rows: Sequence[FeatureRow | None], context: Context | None) -> FloatArray | None:
+    """Return the rows as (N, F); None if they are invalid, or a number of the context is not finite."""
+    if context and not all(isfinite(value) for value in context.values() if isinstance(value, float)):
+        return None
+    known = [row for row in rows if row is not None]
+    if len(known) < len(rows) or len({len(row) for row in known}) != 1:
+        return None
+    numbers = list(chain.from_iterable(known))
+    try:  # NumPy takes half as long again for a list of lists
+        packed = _packer(len(numbers)).pack(*numbers)
+    except (struct.error, OverflowError):  # a missing number, or one beyond float32
+        return None
+    features = np.frombuffer(packed, np.float32).reshape(len(known), -1)
+    return features if np.isfinite(features).all() else None
+
+
+@lru_cache(maxsize=256)
+def _packer(count: int) -> struct.Struct:
+    return struct.Struct(f"{count}f")

@@ -1,8 +1,8 @@
-"""What stands around every route: keys, limits, metrics and headers, from the request of ASGI to its answer.
+"""What every route shares: requests, responses, API keys, limits, metrics, security headers and error handling.
 
-Everything a client can get wrong is answered with 4xx and one line of JSON that names the field; 503 says that the log
-does not take a write or that the service is not ready, and 500 would be a fault of ours. An `Endpoint` is an ASGI
-application of its own, so that a busy route need not pass through a framework.
+An error of the client is answered with 4xx and one line of JSON that names the field. 503 says that the log is
+unavailable or that the service is not ready; 500 is a bug of the service. An `Endpoint` is an ASGI application of its
+own, so that a hot route need not pass through a framework.
 """
 
 from __future__ import annotations
@@ -17,92 +17,92 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qsl
 
 import msgspec
+from prometheus_client import Counter
+from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from seq2slate.log.backend import LogError
-from seq2slate.serving import keys
-from seq2slate.serving.messages import BadRequestError, ErrorAnswer
+from seq2slate.serving.keys import KeyRing, KeyScope
+from seq2slate.serving.messages import ErrorResponse
 from seq2slate.serving.monitoring import Monitor
 
-logger = logging.getLogger("seq2slate.serving")
-JSON, HTML = b"application/json", b"text/html; charset=utf-8"
-RETRY = {"Retry-After": "1"}
-_HEADERS = (
+_logger = logging.getLogger("seq2slate.serving")
+JSON, HTML = "application/json", "text/html; charset=utf-8"
+RETRY_LATER = {"Retry-After": "1"}
+_CLOSE = {"Connection": "close"}
+_SECURITY_HEADERS = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"x-frame-options", b"DENY"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-_NOTHING_LOADS = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_CONTENT_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request, and all of them together, may take."""
+    """Limits on one request, and on all of them together."""
 
-    body_bytes: int = 4 << 20
-    items: int = 1000
-    in_flight: int = 256
-    body_seconds: float = 10.0
-
-
-class ProblemError(Exception):
-    """An answer that is not 200."""
-
-    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.status, self.message, self.headers = status, message, headers or {}
+    max_body_bytes: int = 4 << 20
+    """Size of a request's body; a larger one gets 413."""
+    max_items: int = 1000
+    """Candidates of a list; more get 422."""
+    max_in_flight: int = 256
+    """Requests in flight; more get 429."""
+    body_timeout: float = 10.0
+    """Seconds for a body to arrive; a slower one gets 408."""
 
 
-class Answer(NamedTuple):
-    """What is sent back."""
+class Response(NamedTuple):
+    """A whole HTTP response."""
 
     body: bytes
     status: int = 200
-    media_type: bytes = JSON
+    media_type: str = JSON
     headers: tuple[tuple[bytes, bytes], ...] = ()
-    """Besides those that every answer has."""
+    """Besides those that every response has."""
+
+    def all_headers(self) -> list[tuple[bytes, bytes]]:
+        """Return the headers to send."""
+        content = ((b"content-type", self.media_type.encode()), (b"content-length", b"%d" % len(self.body)))
+        return [*_SECURITY_HEADERS, *content, *self.headers]
 
 
-def json_answer(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
+def json_response(content: Any, status: int = 200) -> Response:
     """Return content as JSON."""
-    more = tuple((name.lower().encode(), value.encode()) for name, value in (headers or {}).items())
-    return Answer(msgspec.json.encode(content), status, JSON, more)
+    return Response(msgspec.json.encode(content), status)
 
 
-def error_answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> Answer:
-    """Return what went wrong."""
+def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return an error as JSON, with headers of its own."""
     readable = message.encode(errors="backslashreplace").decode()
-    return json_answer(ErrorAnswer(readable), status, headers)
+    more = tuple((name.lower().encode(), value.encode()) for name, value in (headers or {}).items())
+    return Response(msgspec.json.encode(ErrorResponse(readable)), status, headers=more)
 
 
-def html_answer(page: str, status: int = 200) -> Answer:
-    """Return a page that loads nothing and runs nothing: its own style is allowed by its checksum."""
+def html_response(page: str, status: int = 200) -> Response:
+    """Return a page under a policy that lets it load and run nothing: its own style is allowed by its checksum."""
     styles = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
     sums = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(one.encode()).digest()).decode()}'" for one in styles)
-    policy = f"{_NOTHING_LOADS}; style-src {sums or chr(39) + 'none' + chr(39)}"
-    return Answer(page.encode(), status, HTML, ((b"content-security-policy", policy.encode()),))
+    policy = f"{_CONTENT_POLICY}; style-src {sums or chr(39) + 'none' + chr(39)}"
+    return Response(page.encode(), status, HTML, ((b"content-security-policy", policy.encode()),))
 
 
-def headers_of(answer: Answer) -> list[tuple[bytes, bytes]]:
-    """Return all headers of an answer."""
-    about = ((b"content-type", answer.media_type), (b"content-length", b"%d" % len(answer.body)))
-    return [*_HEADERS, *about, *answer.headers]
+class Request:
+    """An HTTP request: an ASGI scope, and its body once it is read."""
 
-
-class Asked:
-    """A request, as ASGI has it."""
-
-    def __init__(self, scope: Scope, receive: Receive) -> None:
+    def __init__(self, scope: Scope, receive: Receive, limits: Limits) -> None:
         self.method: str = scope["method"]
-        self._scope, self._receive = scope, receive
+        self.body = b""
+        """JSON as it came; empty if the route declares no body."""
+        self._scope, self._receive, self._limits = scope, receive, limits
         self._headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # of several, the first one counts
 
     def header(self, name: bytes, default: str = "") -> str:
@@ -118,112 +118,143 @@ class Asked:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Those of the query and of the path."""
+        """The parameters of the query and of the path."""
         query = parse_qsl(self._scope["query_string"].decode("latin-1"), keep_blank_values=True)
         return {**dict(query), **self._scope.get("path_params", {})}
 
-    async def body(self, limits: Limits) -> bytes:
-        """Return the body, which is JSON as far as the headers say."""
+    async def read_body(self) -> None:
+        """Read the whole body, which must be declared as JSON and keep to the limits."""
         # A page of another site can make a browser send text/plain to this machine, but not application/json.
-        if self.header(b"content-type").partition(";")[0].strip().lower() != JSON.decode():
-            raise ProblemError(415, f"Content-Type: expected {JSON.decode()}")
-        try:
-            async with asyncio.timeout(limits.body_seconds):
-                return await self._whole_body(limits.body_bytes)
-        except TimeoutError:
-            raise ProblemError(408, "the body did not arrive in time", {"Connection": "close"}) from None
-
-    async def _whole_body(self, most: int) -> bytes:
+        if self.header(b"content-type").partition(";")[0].strip().lower() != JSON:
+            raise HTTPException(415, f"Content-Type: expected {JSON}")
         parts: list[bytes] = []
-        size, there_is_more = 0, True
-        while there_is_more:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ProblemError(400, "the client went away")
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > most:
-                raise ProblemError(413, f"the body is larger than {most} bytes", {"Connection": "close"})
-            there_is_more = message.get("more_body", False)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        size, most, is_complete = 0, self._limits.max_body_bytes, False
+        try:
+            async with asyncio.timeout(self._limits.body_timeout):
+                while not is_complete:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        raise HTTPException(400, "the client disconnected")
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if size > most:
+                        raise HTTPException(413, f"the body is larger than {most} bytes", _CLOSE)
+                    is_complete = not message.get("more_body", False)
+        except TimeoutError:
+            raise HTTPException(408, "the body did not arrive in time", _CLOSE) from None
+        self.body = parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-Handler = Callable[[Asked], Awaitable[Answer]]
+Handler = Callable[[Request], Awaitable[Response]]
 
 
-class Guard:
-    """The keys, the limits and the metrics that all routes of a service share."""
+@dataclass(frozen=True, eq=False)
+class Route:
+    """A route: where it is, who handles it, who may use it, and how the OpenAPI description presents it.
 
-    def __init__(self, monitor: Monitor, key_ring: keys.KeyRing | None, limits: Limits) -> None:
+    The description derives what follows from the rest: the errors of keys and limits, and those of a body.
+    """
+
+    method: Literal["GET", "POST"]
+    path: str
+    handler: Handler
+    key_scope: KeyScope | None
+    """The keys that open it; None opens it to everybody."""
+    name: str
+    """The label of its metrics, and its operation id."""
+    summary: str
+    ok: str = ""
+    """What a response of 200 means; the summary if empty."""
+    body: type[msgspec.Struct] | None = None
+    """The type of the JSON that a request carries; the handler finds it read and decodes it."""
+    returns: type[msgspec.Struct] | str = JSON
+    """The JSON of a response, or just its media type."""
+    errors: Mapping[int, str] = field(default_factory=dict)
+    """Statuses of its own, and what they mean."""
+    parameters: tuple[Mapping[str, Any], ...] = ()
+    """Of the query and the path, as OpenAPI describes them."""
+    is_hot: bool = False
+    """Whether requests skip the framework's router; for fixed paths only."""
+
+
+class Middleware:
+    """The API keys, the limits and the metrics that all routes of a service share."""
+
+    def __init__(self, monitor: Monitor, key_ring: KeyRing | None, limits: Limits) -> None:
         self.limits = limits
         self.monitor = monitor
         self.in_flight = 0
         monitor.in_flight.set_function(lambda: self.in_flight)
         self._keys = key_ring
 
-    def check(self, asked: Asked, key_scope: keys.Scope) -> None:
-        """Refuse who must not, and what is too much."""
-        self._check_origin(asked)
-        self._check_key(asked, key_scope)
-        if self.in_flight > self.limits.in_flight:
-            raise ProblemError(429, "too many requests at a time; try again", RETRY)
+    def check(self, request: Request, key_scope: KeyScope) -> None:
+        """Raise an HTTPException if a request comes from elsewhere, lacks the key, or is one too many."""
+        self._check_origin(request)
+        self._check_key(request, key_scope)
+        if self.in_flight > self.limits.max_in_flight:
+            raise HTTPException(429, "too many requests in flight; try again", RETRY_LATER)
 
-    def _check_origin(self, asked: Asked) -> None:
-        """Refuse what a page of another site makes a browser send."""
-        if self._keys is None and not is_loopback(_host_of(asked.header(b"host"))):
-            raise ProblemError(403, "Host: without keys, requests for any but this machine's own name are refused")
-        if asked.method == "POST" and asked.header(b"sec-fetch-site", "none") not in ("none", "same-origin"):
-            raise ProblemError(403, "Sec-Fetch-Site: requests from pages of other sites are refused")
+    def _check_origin(self, request: Request) -> None:
+        """Refuse requests that a page of another site makes a browser send."""
+        if self._keys is None and not is_loopback(_host_of(request.header(b"host"))):
+            raise HTTPException(403, "Host: without keys, requests for any but this machine's own name are refused")
+        if request.method == "POST" and request.header(b"sec-fetch-site", "none") not in ("none", "same-origin"):
+            raise HTTPException(403, "Sec-Fetch-Site: requests from pages of other sites are refused")
 
-    def _check_key(self, asked: Asked, key_scope: keys.Scope) -> None:
+    def _check_key(self, request: Request, key_scope: KeyScope) -> None:
         if self._keys is None:
             return
-        found = self._keys.scope_of(_key_of(asked.header(b"authorization")))
+        found = self._keys.scope_of(_key_of(request.header(b"authorization")))
         if found is None:
             challenge = {"WWW-Authenticate": 'Bearer, Basic realm="seq2slate"'}
-            raise ProblemError(401, "a key is needed: Authorization: Bearer KEY", challenge)
+            raise HTTPException(401, "a key is needed: Authorization: Bearer KEY", challenge)
         if found != key_scope:
-            raise ProblemError(403, f"this key is for {found!r}; this needs one for {key_scope!r}")
+            raise HTTPException(403, f"this key is for {found!r}; this needs one for {key_scope!r}")
 
 
 class Endpoint:
-    """A handler behind a guard, as an ASGI application; without a scope of keys everybody may ask."""
+    """A route's handler inside the middleware, as an ASGI application."""
 
-    def __init__(self, guard: Guard, route: str, handler: Handler, key_scope: keys.Scope | None) -> None:
-        self._guard, self._handler, self._key_scope = guard, handler, key_scope
-        self._monitor = guard.monitor.of_route(route)
+    def __init__(self, middleware: Middleware, route: Route) -> None:
+        self._middleware, self._route = middleware, route
+        self._seconds = middleware.monitor.request_seconds.labels(route.name)
+        self._counters: dict[int, Counter] = {}  # by status, looked up once
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         started = time.perf_counter()
-        self._guard.in_flight += 1
+        self._middleware.in_flight += 1
         try:
-            answer = await self._answer(Asked(scope, receive))
+            response = await self._respond(Request(scope, receive, self._middleware.limits))
         finally:
-            self._guard.in_flight -= 1
-        self._monitor.answered(answer.status, time.perf_counter() - started)
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers_of(answer)})
-        await send({"type": "http.response.body", "body": answer.body})
+            self._middleware.in_flight -= 1
+        if response.status not in self._counters:
+            counter = self._middleware.monitor.requests.labels(self._route.name, str(response.status))
+            self._counters[response.status] = counter
+        self._counters[response.status].inc()
+        self._seconds.observe(time.perf_counter() - started)
+        await send({"type": "http.response.start", "status": response.status, "headers": response.all_headers()})
+        await send({"type": "http.response.body", "body": response.body})
 
-    async def _answer(self, asked: Asked) -> Answer:
+    async def _respond(self, request: Request) -> Response:
         try:
-            if self._key_scope is not None:
-                self._guard.check(asked, self._key_scope)
-            return await self._handler(asked)
-        except BadRequestError as error:
-            return error_answer(422 if error.is_json else 400, str(error))
-        except ProblemError as error:
-            return error_answer(error.status, error.message, error.headers)
+            if self._route.key_scope is not None:
+                self._middleware.check(request, self._route.key_scope)
+            if self._route.body is not None:
+                await request.read_body()
+            return await self._route.handler(request)
+        except HTTPException as error:
+            return error_response(error.status_code, error.detail, error.headers)
         except LogError:
-            return error_answer(503, "the log does not take it; try again", RETRY)
+            return error_response(503, "the log is unavailable; try again", RETRY_LATER)
         except Exception:
-            logger.exception("%s failed", asked.path)
-            return error_answer(500, "an error inside the service; its log says more")
+            _logger.exception("%s failed", request.path)
+            return error_response(500, "internal error; see the log of the service")
 
 
 @lru_cache(maxsize=64)
 def is_loopback(host: str) -> bool:
-    """Say whether only this machine can reach an address.
+    """Say whether an address can be reached from this machine only.
 
     >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "::", "example.org", "")]
     [True, True, True, False, False, False, False]
@@ -245,7 +276,7 @@ def _host_of(header: str) -> str:
 
 
 def _key_of(authorization: str) -> str:
-    """Return the key of a header: a bearer token, or the password of a browser."""
+    """Return the key of an Authorization header: a bearer token, or the password of basic authentication."""
     scheme, _, rest = authorization.partition(" ")
     if scheme.lower() == "basic":
         try:

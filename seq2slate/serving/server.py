@@ -1,7 +1,7 @@
-"""The process around the service: it opens the log, binds, listens to signals, and leaves nothing half done.
+"""The process of the service: it opens the log, binds the address, handles signals, and shuts down gracefully.
 
-SIGTERM and SIGINT let the requests that have begun be answered, commit, and close the log; SIGHUP loads the models and
-the experiment anew. A service that other machines can reach does not start without keys.
+SIGTERM and SIGINT drain the requests in flight, commit, and close the log; SIGHUP reloads the models and the
+experiment. A service that other machines can reach does not start without keys.
 """
 
 from __future__ import annotations
@@ -34,50 +34,66 @@ from seq2slate.serving.middleware import Limits, is_loopback
 from seq2slate.serving.monitoring import Monitor
 from seq2slate.serving.service import RerankService, Timeouts
 
-_SECONDS_TO_DRAIN = 10
+_DRAIN_SECONDS = 10
 _BACKLOG = 2048
-_SECONDS_IDLE = 75  # longer than the pools of clients and proxies keep a connection, so that it is they who hang up
-_SECONDS_OF_A_TURN = 0.0005  # of a thread that holds Python's lock: Python's own 5 ms would be the latency under load
+_KEEP_ALIVE_SECONDS = 75  # longer than the pools of clients and proxies, so that it is they who close a connection
+_SWITCH_SECONDS = 0.0005  # for which a thread keeps the GIL: Python's own 5 ms would be the latency under load
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Everything that `seq2slate serve` can be told."""
+class ServerConfig:
+    """The options of `seq2slate serve`."""
 
     model: Path | None = None
+    """Folder of a trained model; for arms that name none."""
     experiment: Path | None = None
+    """Arms and their weights: a .toml or .json file."""
     log: str = "seq2slate-log.db"
+    """A SQLite file, or postgresql://user@host/database."""
     durability: Durability = "process"
+    """Acknowledged writes survive the end of the process, or a power failure, too."""
     host: str = "127.0.0.1"
+    """Address to bind; any but a loopback address needs keys."""
     port: int = 8080
+    """Port to bind; 0 takes a free one."""
     keys: Path | None = None
+    """File of API keys, which are then required."""
     threads: int | None = None
-    """Of the model; as many as cores, up to four, if not given."""
-    patience: Timeouts = field(default_factory=Timeouts)
+    """Of the model; as many as cores, up to 4, if not given."""
+    timeouts: Timeouts = field(default_factory=Timeouts)
     limits: Limits = field(default_factory=Limits)
 
 
-def serve(settings: Settings, announce: Callable[[str], None]) -> None:
-    """Serve until a signal comes; `announce` gets the address when requests are taken."""
+def run_server(config: ServerConfig, announce: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Args:
+        config: Models, log, address, keys, timeouts and limits.
+        announce: Called with the address once requests are accepted.
+
+    Raises:
+        UsageError: There is nothing to serve, the address cannot be bound, or keys are needed.
+        DataError: A model, the experiment or the key file cannot be read.
+    """
     _start_logging()
-    torch.set_num_threads(1)  # requests share the cores, not the parts of one request
-    sys.setswitchinterval(_SECONDS_OF_A_TURN)
-    keys = _keys(settings)
-    if settings.model is None and settings.experiment is None:
+    torch.set_num_threads(1)  # the cores are for concurrent requests, not for the parts of one
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    keys = _keys(config)
+    if config.model is None and config.experiment is None:
         raise UsageError("nothing to serve: give MODEL_DIR or --experiment FILE")
-    listener = _listen(settings.host, settings.port)
-    with listener, open_log(settings.log, durability=settings.durability) as store:
+    listener = _listen(config.host, config.port)
+    with listener, open_log(config.log, durability=config.durability) as store:
         monitor = Monitor()
-        load = partial(load_deployment, settings.model, settings.experiment)
-        reranker = RerankService(load, store, monitor, settings.patience, threads=settings.threads)
+        load = partial(load_deployment, config.model, config.experiment)
+        service = RerankService(load, store, monitor, config.timeouts, threads=config.threads)
         try:
-            app = create_app(reranker, monitor, key_ring=keys, limits=settings.limits)
+            app = create_app(service, monitor, key_ring=keys, limits=config.limits)
             gc.collect()
-            gc.freeze()  # or some early request waits until all that was imported has been looked through
-            _run(app, reranker, listener, lambda: announce(_address(listener)))
+            gc.freeze()  # or some early request waits for a collection of everything that was imported
+            _run(app, service, listener, lambda: announce(_address(listener)))
         finally:
-            is_at_rest = reranker.close()
-    if not is_at_rest:  # a model that hangs: Python would wait for its thread for ever
+            is_idle = service.close()
+    if not is_idle:  # a model that hangs: Python would wait for its thread for ever
         logging.shutdown()
         sys.stdout.flush()
         os._exit(0)
@@ -92,13 +108,13 @@ def _start_logging() -> None:
 
 
 class _OncePerSecond:
-    """Lets a line of code speak once a second: a failure that meets every request must not fill a disk."""
+    """Lets each line of code log once a second: a failure of every request must not fill the disk."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, int], float] = {}
 
     def is_due(self, record: logging.LogRecord) -> bool:
-        """Say whether to write a record; the metrics count all of them."""
+        """Say whether to write a record; the metrics count every failure."""
         place, now = (record.pathname, record.lineno), time.monotonic()
         is_due = now - self._last.get(place, -1.0) >= 1
         if is_due:
@@ -106,18 +122,18 @@ class _OncePerSecond:
         return is_due
 
 
-def _keys(settings: Settings) -> KeyRing | None:
-    if settings.keys is not None:
-        return KeyRing(settings.keys)
-    if not is_loopback(settings.host):
+def _keys(config: ServerConfig) -> KeyRing | None:
+    if config.keys is not None:
+        return KeyRing(config.keys)
+    if not is_loopback(config.host):
         raise UsageError(
-            f"{settings.host} can be reached from other machines: give --keys FILE, made with `seq2slate keys add`"
+            f"{config.host} can be reached from other machines: give --keys FILE, created with `seq2slate keys add`"
         )
     return None
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Bind the address; one that is taken or wrong is an OSError that names it."""
+    """Bind the address; one that is taken or invalid is a UsageError that names it."""
     try:
         family, *_, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
             0
@@ -143,7 +159,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _run(app: ASGIApp, reranker: RerankService, listener: socket.socket, announce: Callable[[], None]) -> None:
+def _run(app: ASGIApp, service: RerankService, listener: socket.socket, announce: Callable[[], None]) -> None:
     config = uvicorn.Config(
         app,
         http="httptools",
@@ -154,12 +170,12 @@ def _run(app: ASGIApp, reranker: RerankService, listener: socket.socket, announc
         server_header=False,
         date_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=_SECONDS_TO_DRAIN,
-        timeout_keep_alive=_SECONDS_IDLE,
+        timeout_graceful_shutdown=_DRAIN_SECONDS,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         backlog=_BACKLOG,
     )
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(_Server(config), reranker, listener, announce))
+        runner.run(_serve(_Server(config), service, listener, announce))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -171,7 +187,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 async def _serve(
-    server: uvicorn.Server, reranker: RerankService, listener: socket.socket, announce: Callable[[], None]
+    server: uvicorn.Server, service: RerankService, listener: socket.socket, announce: Callable[[], None]
 ) -> None:
     loop = asyncio.get_running_loop()
     reloads: set[asyncio.Task[None]] = set()
@@ -180,9 +196,9 @@ async def _serve(
         server.should_exit = True
 
     def reload() -> None:
-        if len(reloads) > 1:  # one is loading and one is waiting, which will find what is there now
+        if len(reloads) > 1:  # one is running, and one is waiting that will read the files as they are now
             return
-        task = loop.create_task(_reload(reranker))
+        task = loop.create_task(_reload(service))
         reloads.add(task)
         task.add_done_callback(reloads.discard)
 
@@ -200,6 +216,6 @@ async def _announce_when_started(server: uvicorn.Server, announce: Callable[[], 
     announce()
 
 
-async def _reload(reranker: RerankService) -> None:
-    with suppress(Seq2SlateError, OSError):  # which it has logged
-        await reranker.reload()
+async def _reload(service: RerankService) -> None:
+    with suppress(Seq2SlateError, OSError):  # the service has logged it
+        await service.reload()

@@ -1,10 +1,10 @@
-"""What the service does, without HTTP: order the candidates, log what is shown, and only then answer.
+"""The service without HTTP: order the candidates, log the impression, and only then respond.
 
-Re-ranking must never take the page down. Whatever goes wrong with a model (an error, features it cannot read, no answer
-before the deadline) leads to the base order, marked as a fallback in the answer, in the log and in the metrics.
+Re-ranking must never take the page down. Whatever goes wrong with a model (an error, invalid features, a missed
+deadline) leads to the base order, marked as a fallback in the response, in the log and in the metrics.
 
-What is answered with a `slate_id` is in the log. When the log does not take an impression, `on_log_failure` says
-whether the request is refused or answered in base order without an id, which nobody can click.
+A response with a `slate_id` is in the log. When the log does not take an impression, `log_failure` says whether the
+request is refused or answered with the base order without an id, which nobody can click.
 """
 
 from __future__ import annotations
@@ -29,107 +29,119 @@ from msgspec import UNSET
 from seq2slate.data.impressions import BAD_FEATURES, Draft, Impression
 from seq2slate.data.lists import FloatArray
 from seq2slate.errors import DataError, Seq2SlateError
-from seq2slate.experiments.assignment import BASE, Arm
+from seq2slate.experiments.assignment import BASE_RANKER, Arm
 from seq2slate.experiments.counts import Definition
 from seq2slate.experiments.interleaving import interleave, log_propensities
 from seq2slate.log.backend import LogError
 from seq2slate.log.impression_log import ImpressionLog
 from seq2slate.log.writer import ClickOutcome
 from seq2slate.serving.deployment import Deployment, ServedModel
-from seq2slate.serving.messages import Candidates, ClickRequest, RerankAnswer, RerankRequest
+from seq2slate.serving.messages import ClickRequest, RerankResponse, SlateRequest
 from seq2slate.serving.monitoring import Monitor
 
-logger = logging.getLogger("seq2slate.serving")
-Outcome = TypeVar("Outcome")
-OnLogFailure = Literal["serve", "refuse"]
-DEADLINE, MODEL_ERROR, LOG = "deadline", "model-error", "log"
+_logger = logging.getLogger("seq2slate.serving")
+_Result = TypeVar("_Result")
+DEADLINE, MODEL_ERROR, LOG_FAILURE = "deadline", "model-error", "log"
 """The reasons for a fallback, besides BAD_FEATURES."""
-_PATIENCE_WITH_A_GROUP = 10  # log deadlines, after which a connection that says nothing is cut
+_DEADLINES_UNTIL_INTERRUPT = 10  # log deadlines after which a connection that hangs is closed
 
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long to wait, in seconds, and what then."""
+    """Deadlines of a request, and what happens when the log misses its own."""
 
-    deadline: float = 0.1
-    """For the model, after which the base order is answered."""
-    log: float = 1.0
-    """For a commit, after which the log counts as failed."""
-    on_log_failure: OnLogFailure = "serve"
+    deadline_ms: float = 100
+    """For the model; the base order is served if it takes longer."""
+    log_deadline_ms: float = 1000
+    """For a commit; the log has failed if it takes longer."""
+    log_failure: Literal["serve", "refuse"] = "serve"
+    """Without the log, serve the base order without a slate_id, or refuse the request with 503."""
 
 
 @dataclass(frozen=True)
 class _Slate:
-    """What is to be shown, as indices of the candidates, and how that came about."""
+    """The slots of a slate, as indices into the candidates, and how they were chosen."""
 
     shown: list[int]
     features: FloatArray | None
     model: str | None = None
     log_probabilities: list[float] | None = None
-    was_drawn: bool = False
+    is_sampled: bool = False
     fallback: str | None = None
     draft: Draft | None = None
 
 
 class RerankService:
-    """The models of an experiment and a log, for one event loop."""
+    """A deployment and a log, for one event loop."""
 
     def __init__(
         self,
         load: Callable[[], Deployment],
         store: ImpressionLog,
         monitor: Monitor,
-        patience: Timeouts,
+        timeouts: Timeouts,
         *,
         threads: int | None = None,
     ) -> None:
-        """Load the deployment; `reload` will call `load` again."""
+        """Load the deployment.
+
+        Args:
+            load: Loads the deployment; `reload` calls it again.
+            store: The log.
+            monitor: The metrics.
+            timeouts: Deadlines of the model and the log.
+            threads: Of the model; as many as cores, up to four, if not given.
+        """
         self._load = load
         self.deployment = load()
         self.store = store
         self._note_experiment()
         self._monitor = monitor
-        self._patience = patience
+        self._timeouts = timeouts
         self._threads = ThreadPoolExecutor(threads or min(4, os.cpu_count() or 1), "seq2slate-model")
-        self._at_work: set[Future[_Slate]] = set()
-        self._stuck: set[Future[object]] = set()
+        self._running: set[Future[_Slate]] = set()
+        self._overdue: set[Future[object]] = set()
         self._last_write_failed = False
         self._reloading = asyncio.Lock()
 
     # The three things it does
 
-    async def rerank(self, request: RerankRequest, candidates: Candidates) -> RerankAnswer:
-        """Return a slate whose impression is committed; a LogError if it must be and cannot be."""
+    async def rerank(self, request: SlateRequest) -> RerankResponse:
+        """Return a slate whose impression is committed.
+
+        Raises:
+            LogError: The log failed, and `log_failure` is "refuse".
+        """
         started = time.perf_counter()
         deployment = self.deployment
         arm = deployment.experiment.assign(request.unit)
-        if not candidates.ids:  # nothing is shown, so there is nothing to log and nothing to click
-            return RerankAnswer(None, arm.name, [])
+        if not request.ids:  # nothing is shown, so there is nothing to log and nothing to click
+            return RerankResponse(None, arm.name, [])
         if deployment.experiment.kind == "interleaving":
-            slate = await self._shared(deployment, request, candidates)
+            slate = await self._interleave(deployment, request)
         else:
-            slate = await self._order(deployment, arm, request, candidates)
+            slate = await self._order(deployment, arm, request)
         slate_id: str | None = secrets.token_urlsafe(16)
-        about = (str(slate_id), deployment, arm, request.unit, candidates, slate, started)
+        impression = partial(_impression, str(slate_id), deployment, arm, request, slate, started)
         try:
-            await self._committed(lambda: self.store.add_impression(_impression(*about)))
+            await self._commit(lambda: self.store.add_impression(impression()))
         except LogError:
-            if self.needs_log:
+            if self.requires_log:
                 raise
-            slate, slate_id = _base_order(len(slate.shown), None, LOG), None
-        return self._answer(slate_id, arm, request, candidates, slate)
+            slate, slate_id = _base_order(request.k, None, LOG_FAILURE), None
+        return self._response(slate_id, arm, request, slate)
 
     async def click(self, request: ClickRequest) -> ClickOutcome:
-        """Log a click, and say what became of it after the commit."""
+        """Log a click, and return its outcome after the commit."""
         now = time.time()
-        outcome = await self._committed(lambda: self.store.add_click(request.slate_id, request.item, now))
+        outcome = await self._commit(lambda: self.store.add_click(request.slate_id, request.item, now))
         self._monitor.clicks.labels(outcome.value).inc()
         return outcome
 
     async def reload(self) -> Deployment:
-        """Load everything anew beside what is being served, and put it in its place if all is well.
+        """Load the models and the experiment beside those being served, and switch to them if all is well.
 
-        One at a time, so that what was read last is what is served.
+        One reload at a time, so that what was read last is what is served.
         """
         try:
             async with self._reloading:
@@ -137,70 +149,69 @@ class RerankService:
                 self._note_experiment()
         except (Seq2SlateError, OSError) as error:
             self._monitor.reloads.labels("failed").inc()
-            logger.error("reload failed, and what was served before goes on: %s", error)
+            _logger.error("reload failed, the models loaded before stay in service: %s", error)
             raise
         self._monitor.reloads.labels("done").inc()
-        logger.warning("reloaded: %s", {arm: one.fingerprint for arm, one in self.deployment.models.items()})
+        _logger.warning("reloaded: %s", {arm: one.fingerprint for arm, one in self.deployment.models.items()})
         return self.deployment
 
     def _note_experiment(self) -> None:
-        """Write down what an analysis of the log has to know; the impressions that need it come after it."""
+        """Log the definition of the experiment, which its analysis needs, before its impressions."""
         experiment = self.deployment.experiment
-        with suppress(LogError):  # a log that takes nothing will say so itself
+        with suppress(LogError):  # a log that fails is reported with the first request
             self.store.note(Definition(experiment.name, experiment.control, experiment.weights))
 
     @property
-    def needs_log(self) -> bool:
+    def requires_log(self) -> bool:
         """Whether requests are refused while the log fails."""
-        return self._patience.on_log_failure == "refuse"
+        return self._timeouts.log_failure == "refuse"
 
-    async def log_answers(self) -> bool:
+    async def log_is_available(self) -> bool:
         """Say whether the log can be read and, if the last write failed, whether it can be written again."""
         try:
-            await asyncio.wait_for(asyncio.to_thread(self.store.get, ""), self._patience.log)
-            if self._last_write_failed or self._stuck:
-                await self._committed(self.store.check_writable)
+            await asyncio.wait_for(asyncio.to_thread(self.store.get, ""), self._timeouts.log_deadline_ms / 1e3)
+            if self._last_write_failed or self._overdue:
+                await self._commit(self.store.check_writable)
         except (TimeoutError, Seq2SlateError, OSError):
             return False
         return True
 
     def close(self) -> bool:
-        """Commit what is waiting, without waiting for a model; say whether all its threads are at rest."""
+        """Commit the backlog of the log, without waiting for a model; say whether no thread is left running."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.store.close()
-        return not self._at_work
+        return not self._running
 
     # Ordering
 
-    async def _order(self, deployment: Deployment, arm: Arm, request: RerankRequest, candidates: Candidates) -> _Slate:
-        n = len(candidates.ids)
-        k = n if request.k is None else min(request.k, n)
-        features = candidates.features()
-        model, names = deployment.models.get(arm.name), deployment.feature_names(arm)
-        if names is None and all(row is None for row in candidates.rows):  # no model, and nobody says there is one
+    async def _order(self, deployment: Deployment, arm: Arm, request: SlateRequest) -> _Slate:
+        """Order the candidates as an arm does, or fall back to the base order."""
+        k, features = request.k, request.features
+        model, names = deployment.models.get(arm.name), deployment.feature_names[arm.name]
+        if names is None and not request.has_features:  # no model, and no features expected
             return _base_order(k, None, None)
         if features is None or (names is not None and features.shape[1] != len(names)):
             return _base_order(k, None, BAD_FEATURES)  # in every arm alike, so that they stay comparable
         if model is None:
-            fits = deployment.reads(candidates.categorical, candidates.context)
-            return _base_order(k, features, None) if fits else _base_order(k, None, BAD_FEATURES)
+            can_read = deployment.can_read(request.categorical, request.context)
+            return _base_order(k, features, None) if can_read else _base_order(k, None, BAD_FEATURES)
         started = time.perf_counter()
         try:
-            return await self._placed_in_time(model, arm.temperature, features, candidates, k)
+            return await self._place(model, arm.temperature, features, request)
         except TimeoutError:
             return _base_order(k, features, DEADLINE)
         except DataError:
             return _base_order(k, None, BAD_FEATURES)
         except Exception:
-            logger.exception("arm %s: the model failed", arm.name)
+            _logger.exception("arm %s: the model failed", arm.name)
             return _base_order(k, features, MODEL_ERROR)
         finally:
             self._monitor.model_seconds.observe(time.perf_counter() - started)
 
-    async def _shared(self, deployment: Deployment, request: RerankRequest, candidates: Candidates) -> _Slate:
-        """Let two arms fill one slate; if either of them fails, nobody's order is shown."""
+    async def _interleave(self, deployment: Deployment, request: SlateRequest) -> _Slate:
+        """Let two arms fill one slate; if either falls back, so does the slate."""
         arms = deployment.experiment.arms
-        slates = await asyncio.gather(*(self._order(deployment, arm, request, candidates) for arm in arms))
+        slates = await asyncio.gather(*(self._order(deployment, arm, request) for arm in arms))
         failed = next((slate for slate in slates if slate.fallback is not None), None)
         if failed is not None:
             return failed
@@ -209,93 +220,94 @@ class RerankService:
         return _Slate(
             shown,
             slates[0].features,
-            model="+".join(slate.model or BASE for slate in slates),
+            model="+".join(slate.model or BASE_RANKER for slate in slates),
             log_probabilities=log_propensities(a, b, shown),
-            was_drawn=True,
+            is_sampled=True,
             draft=Draft(arms[0].name, arms[1].name, "".join(teams)),
         )
 
-    async def _placed_in_time(
-        self, model: ServedModel, temperature: float | None, features: FloatArray, candidates: Candidates, k: int
+    async def _place(
+        self, model: ServedModel, temperature: float | None, features: FloatArray, request: SlateRequest
     ) -> _Slate:
-        """Let the model order the candidates: at once if that is quickly done, in a thread if it may take long."""
-        task = partial(_place, model, temperature, features, candidates, k)
+        """Run the model within its deadline: in the event loop if it is quick, in a thread if it may take long."""
+        deadline = self._timeouts.deadline_ms / 1e3
+        task = partial(_run_model, model, temperature, features, request)
         if not model.runtime.is_quick(len(features)):
             work = self._threads.submit(task)
-            self._at_work.add(work)
-            work.add_done_callback(self._at_work.discard)
-            return await asyncio.wait_for(asyncio.wrap_future(work), self._patience.deadline)
+            self._running.add(work)
+            work.add_done_callback(self._running.discard)
+            return await asyncio.wait_for(asyncio.wrap_future(work), deadline)
         started = time.perf_counter()
         slate = task()
-        if time.perf_counter() - started > self._patience.deadline:
+        if time.perf_counter() - started > deadline:
             raise TimeoutError
         return slate
 
-    def _answer(
-        self, slate_id: str | None, arm: Arm, request: RerankRequest, candidates: Candidates, slate: _Slate
-    ) -> RerankAnswer:
+    def _response(self, slate_id: str | None, arm: Arm, request: SlateRequest, slate: _Slate) -> RerankResponse:
         self._monitor.slates.labels(arm.name).inc()
         if slate.fallback is not None:
             self._monitor.fallbacks.labels(arm.name, slate.fallback).inc()
-        return RerankAnswer(
+        logs = slate.log_probabilities if request.explain else None
+        probabilities = None if logs is None else [exp(min(log, 0.0)) for log in logs]
+        return RerankResponse(
             slate_id,
             arm.name,
-            [candidates.ids[item] for item in slate.shown],
+            [request.ids[item] for item in slate.shown],
             fallback=slate.fallback is not None,
             reason=slate.fallback or UNSET,
-            probabilities=_chances(slate) if request.explain else UNSET,
+            probabilities=probabilities if request.explain else UNSET,
         )
 
     # Logging
 
-    async def _committed(self, write: Callable[[], Future[Outcome]]) -> Outcome:
-        """Wait for a commit, but not for ever: while one is overdue, the next ones fail at once."""
+    async def _commit(self, write: Callable[[], Future[_Result]]) -> _Result:
+        """Write to the log and wait for the commit; while a write is overdue, all others fail at once."""
         started = time.perf_counter()
         try:
-            if self._stuck:
-                self.store.give_up_after(_PATIENCE_WITH_A_GROUP * self._patience.log)
-                raise LogError("the log does not answer")
-            outcome = await self._in_time(write())
+            if self._overdue:
+                self.store.give_up_after(_DEADLINES_UNTIL_INTERRUPT * self._timeouts.log_deadline_ms / 1e3)
+                raise LogError("the log does not respond")
+            outcome = await self._wait_for_commit(write())
             self._last_write_failed = False
             return outcome
         except Seq2SlateError as error:
             self._last_write_failed = True
             self._monitor.log_failures.inc()
-            logger.warning("%s", error)
+            _logger.warning("%s", error)
             raise error if isinstance(error, LogError) else LogError(str(error)) from error
         finally:
             self._monitor.log_seconds.observe(time.perf_counter() - started)
 
-    async def _in_time(self, future: Future[Outcome]) -> Outcome:
-        """Wait for a write; by hand, since every request passes here and asyncio's own way takes half as long again."""
+    async def _wait_for_commit(self, future: Future[_Result]) -> _Result:
+        """Wait for a write; by hand, because this is hot and `asyncio.wait_for` takes half as long again."""
         loop = asyncio.get_running_loop()
         over = loop.create_future()
 
-        def wake(_: Future[Outcome]) -> None:
+        def wake(_: Future[_Result]) -> None:
             if not loop.is_closed():  # as it is if the write outlives the service
                 loop.call_soon_threadsafe(_end, over)
 
         future.add_done_callback(wake)
-        timer = loop.call_later(self._patience.log, _end, over)
+        timer = loop.call_later(self._timeouts.log_deadline_ms / 1e3, _end, over)
         try:
             await over
-        except asyncio.CancelledError:  # nobody will see the answer
+        except asyncio.CancelledError:  # the client is gone
             future.cancel()
             raise
         finally:
             timer.cancel()
         if future.done():
             return future.result()
-        if not future.cancel():  # it is being written: its fate is open until the database speaks
-            self._stuck.add(future)  # type: ignore[arg-type]
-            future.add_done_callback(self._is_not_stuck)
-        raise LogError(f"{self.store.name}: no commit within {self._patience.log:g} s")
+        if not future.cancel():  # it is being written: its outcome is unknown until the database responds
+            self._overdue.add(future)  # type: ignore[arg-type]
+            future.add_done_callback(self._end_overdue)
+        raise LogError(f"{self.store.name}: no commit within {self._timeouts.log_deadline_ms / 1e3:g} s")
 
-    def _is_not_stuck(self, future: Future[Outcome]) -> None:
-        """Let writes through again, and count one that came through although nobody was told."""
+    def _end_overdue(self, future: Future[_Result]) -> None:
+        """Let writes through again, and count one that was committed after its request was answered."""
         if future.exception() is None:
             self._monitor.late_commits.inc()
-        self._stuck.discard(future)
+        self._overdue.discard(future)
 
 
 def _end(waiting: asyncio.Future[None]) -> None:
@@ -303,34 +315,23 @@ def _end(waiting: asyncio.Future[None]) -> None:
         waiting.set_result(None)
 
 
-def _place(
-    model: ServedModel,
-    temperature: float | None,
-    features: FloatArray,
-    candidates: Candidates,
-    k: int,
-) -> _Slate:
-    """Let a model order the candidates; may run in a thread."""
+def _run_model(model: ServedModel, temperature: float | None, features: FloatArray, request: SlateRequest) -> _Slate:
+    """Order the candidates by a model; may run in a thread."""
     generator = None if temperature is None else torch.Generator().manual_seed(secrets.randbits(63))
     placed, logs = model.runtime.slate(
         features,
-        k,
-        categorical=candidates.categorical,
-        context=candidates.context,
+        request.k,
+        categorical=request.categorical,
+        context=request.context,
         generator=generator,
         temperature=temperature or 1.0,
     )
     shown: list[int] = placed.tolist()
     log_probabilities: list[float] = logs.tolist()
+    k = request.k
     if len(shown) != k or len(set(shown)) != k or min(shown) < 0 or not all(map(isfinite, log_probabilities)):
-        raise RuntimeError("the model did not place each item at most once, with a probability")
-    return _Slate(shown, features, model.fingerprint, log_probabilities, was_drawn=temperature is not None)
-
-
-def _chances(slate: _Slate) -> list[float] | None:
-    """Return the probability of each choice; None if nothing was chosen."""
-    logs = slate.log_probabilities
-    return None if logs is None else [exp(min(log, 0.0)) for log in logs]
+        raise RuntimeError("the model's slate is not k different items with finite log-probabilities")
+    return _Slate(shown, features, model.fingerprint, log_probabilities, is_sampled=temperature is not None)
 
 
 def _base_order(k: int, features: FloatArray | None, fallback: str | None) -> _Slate:
@@ -338,33 +339,25 @@ def _base_order(k: int, features: FloatArray | None, fallback: str | None) -> _S
 
 
 def _impression(
-    slate_id: str,
-    deployment: Deployment,
-    arm: Arm,
-    unit: str,
-    candidates: Candidates,
-    slate: _Slate,
-    started: float,
+    slate_id: str, deployment: Deployment, arm: Arm, request: SlateRequest, slate: _Slate, started: float
 ) -> Impression:
-    """Return what is logged; features that nobody can learn from are left out, all of them."""
-    usable = slate.features is not None
-    names = deployment.feature_names(arm) or ()
-    features = slate.features if slate.features is not None else np.zeros((len(candidates.ids), 0), np.float32)
+    """Return the impression to log; invalid features are left out, all of them."""
+    is_valid = slate.features is not None
     return Impression(
         slate_id=slate_id,
         at=time.time(),
-        unit=unit,
+        unit=request.unit,
         experiment=deployment.experiment.name,
         arm=arm.name,
-        items=candidates.ids,
+        items=request.ids,
         shown=slate.shown,
-        features=features,
+        features=np.zeros((len(request.ids), 0), np.float32) if slate.features is None else slate.features,
         latency_ms=(time.perf_counter() - started) * 1e3,
-        feature_names=names if usable else (),
-        categorical=candidates.categorical if usable else {},
-        context=candidates.context if usable else None,
+        feature_names=deployment.feature_names[arm.name] or () if is_valid else (),
+        categorical=request.categorical if is_valid else {},
+        context=request.context if is_valid else None,
         model=slate.model,
-        log_propensities=slate.log_probabilities if slate.was_drawn else None,
+        log_propensities=slate.log_probabilities if slate.is_sampled else None,
         fallback=slate.fallback,
         draft=slate.draft,
     )

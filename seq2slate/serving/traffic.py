@@ -1,16 +1,16 @@
-"""Simulated visitors of a running service: over HTTP they ask for slates, look at them and click, as people would.
+"""Simulated traffic: visitors request slates of a running service over HTTP, examine them and click.
 
-The visitors count for themselves what they saw and clicked, so that the log, and everything made from it, can be held
-against it. Only what the service has acknowledged is counted: a slate by its `slate_id`, a click by its 2xx. All of
-that is in the log. The log may have more slates, but no more clicks, than were counted:
+The visitors count what they saw and clicked independently of the service, so that the log, and everything made from it,
+can be checked against their counts. They count only what the service has acknowledged: a slate by its `slate_id`, a
+click by its 2xx. All of that is in the log. The log may have more slates, but no more clicks, than they counted:
 
-- those whose answer was lost on the way (`uncertain`): asking again would show a second slate, so nobody does;
-- those that the service gave up on (503, or a slate without an id) and its database has committed all the same.
+- those whose response was lost (`uncertain`): a retry would show a second slate, so there is none;
+- those whose commit missed its deadline (503, or a slate without an id) and was done by the database all the same.
 
 Everything random follows from the seed and the number of the request: which list is shown, to whom, and what the user
-does with a given slate. Timing and concurrency decide about nothing but the order. Lists without items are left out.
+does with a given slate. Timing and concurrency affect nothing but the order. Lists without items are left out.
 
-Latencies are those of this client: where lists are long and new, it is also busy with making the next requests.
+Latencies are measured in this client, which is also busy with preparing the next requests where lists are long.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rich.text import Text
 from seq2slate.data.lists import BoolArray, ItemLists
 from seq2slate.errors import DataError, UsageError
 from seq2slate.progress import track
-from seq2slate.serving.client import Client, LostError
+from seq2slate.serving.client import Client, ResponseLostError
 from seq2slate.simulation.click_models import (
     ClickModel,
     Doubles,
@@ -44,8 +44,8 @@ from seq2slate.simulation.click_models import (
     similar_items,
 )
 
-_ORDER, _UNIT = 1, 2  # what a generator is for, beside the user's own draws
-_ROOM = 64 << 20  # bytes for lists that may come again
+_ORDER, _UNIT = 1, 2  # streams of random numbers, beside those of the click model
+_CACHE_BYTES = 64 << 20  # for prepared lists
 
 
 @dataclass(frozen=True)
@@ -81,22 +81,22 @@ class ArmTraffic:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What all visitors counted; every request was either a slate of an arm, unlogged or uncertain."""
+    """What all visitors counted; every request is a slate of an arm, unlogged, or uncertain."""
 
     requests: int
     arms: Mapping[str, ArmTraffic]
     """By name, in the order of the names."""
     unlogged: int
-    """Slates without a `slate_id`, which nobody can click."""
+    """Slates without a `slate_id`, which cannot be clicked."""
     uncertain: int
-    """Requests whose answer was lost: their slates may be in the log."""
+    """Requests whose response was lost: their slates may be in the log."""
     refused: int
-    """Answers of 429 and 503, to slates and clicks alike; the same was sent again each time."""
+    """Responses of 429 and 503, to slates and clicks alike; each was retried."""
     milliseconds: Sequence[float] = field(repr=False)
-    """From sending a request to the end of its answer, one for each slate, in no particular order."""
+    """Latency of each slate, in no particular order."""
 
     def percentile(self, percent: float) -> float | None:
-        """Return how many milliseconds that share of the slates took at most; None if there are none."""
+        """Return a percentile of the latencies in milliseconds; None if there are none."""
         return float(np.percentile(self.milliseconds, percent)) if self.milliseconds else None
 
     def to_json(self) -> str:
@@ -109,14 +109,14 @@ class Traffic:
         return json.dumps(values, indent=2, allow_nan=False)
 
     def table(self) -> Group:
-        """Return a table for people: a column an arm, the positions from the top down, and what else happened."""
+        """Return a table for a terminal: a column for each arm, its positions from the top down, and notes."""
         table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         for name in ("", *self.arms):
             table.add_column(Text(name), justify="right" if name else "left", overflow="fold")
         arms = self.arms.values()
         for count in ("slates", "fallbacks", "clicks"):
             table.add_row(count, *(f"{getattr(arm, count):,}" for arm in arms))
-        table.add_row("clicks in 100 slates", *(f"{100 * arm.ctr:.2f}" for arm in arms))
+        table.add_row("clicks per 100 slates", *(f"{100 * arm.ctr:.2f}" for arm in arms))
         for number in range(max((len(arm.positions) for arm in arms), default=0)):
             table.add_row(f"at position {number + 1}", *(_rate_cell(arm, number) for arm in arms))
         return Group(table, "", Text("\n".join(self._notes()), style="dim"))
@@ -126,9 +126,9 @@ class Traffic:
         if p50 is not None:
             yield f"{self.requests:,} requests: p50 {p50:.1f} ms, p99 {p99:.1f} ms"
         for number, meaning in (
-            (self.unlogged, "slates are not in the log, and could not be clicked"),
-            (self.uncertain, "answers were lost: their slates may be in the log, and are not counted here"),
-            (self.refused, "times the service was busy (429 or 503), and the same was sent again"),
+            (self.unlogged, "slates are not in the log, so they could not be clicked"),
+            (self.uncertain, "responses were lost: their slates may be in the log, and are not counted here"),
+            (self.refused, "requests were refused (429 or 503) and retried"),
         ):
             if number:
                 yield f"{number:,} {meaning}"
@@ -147,11 +147,25 @@ def send_traffic(
     key: str | None = None,
     quiet: bool = False,
 ) -> Traffic:
-    """Show the user slates of k slots that the service at `url` makes of the lists, and send the clicks back.
+    """Send simulated visitors to a service, and count what they see and click.
 
-    Request r shows list r of a random order, over and over, to one of the units `visitor-0`, `visitor-1`, …; there are
-    `units` of them, a quarter of the requests if not given. `concurrency` visitors come at a time. What the service
-    refuses for good is a DataError or a UsageError with its own words, and ends the run.
+    Request r shows list r of a random order, over and over, to one of the units `visitor-0`, `visitor-1`, ….
+
+    Args:
+        url: The address of the service.
+        lists: Lists with grades, in base order.
+        user: The click model of the visitors.
+        requests: Slates to request in all.
+        concurrency: Concurrent visitors.
+        k: Slots of a slate.
+        units: Distinct visitors; a quarter of the requests if not given.
+        seed: Everything random follows from it.
+        key: API key, if the service needs one.
+        quiet: Show no progress.
+
+    Raises:
+        DataError: The service refuses a list, or there is none with an item.
+        UsageError: The service cannot be reached, refuses the key, or an option is invalid.
     """
     if units is None:
         units = max(1, requests // 4)
@@ -172,18 +186,18 @@ def _rate_cell(arm: ArmTraffic, slot: int) -> str:
     return f"{100 * arm.positions[slot].ctr:.2f}" if slot < len(arm.positions) else "-"
 
 
-# What is shown to whom, and what they do with it
+# What is shown to whom, and what is clicked
 
 
 @dataclass(frozen=True, eq=False)
 class _Candidates:
-    """A list as requests carry it and as the user sees it."""
+    """A list, prepared for its requests and for the click model."""
 
     name: str
     columns: bytes
-    """The JSON of a request, all but its beginning, which names the unit."""
+    """The JSON of a request but for its beginning, which names the unit."""
     places: Mapping[str, int]
-    """From the id of an item to its base position."""
+    """Base position by item id."""
     relevance: Doubles
     """(1, N)"""
     similar: BoolArray | None
@@ -191,7 +205,7 @@ class _Candidates:
 
     @classmethod
     def of(cls, one: ItemLists, user: ClickModel, k: int) -> _Candidates:
-        """Prepare a list that stands alone."""
+        """Prepare a single list."""
         ids = one.item_ids.to_pylist()
         columns: dict[str, Any] = {"item_ids": ids, "features": one.features.tolist(), "k": k}
         if one.categorical:
@@ -212,35 +226,35 @@ class _Candidates:
 
     @property
     def nbytes(self) -> int:
-        """How much room this takes, about."""
+        """Approximate size in memory."""
         return len(self.columns) + 200 * len(self.places) + (0 if self.similar is None else self.similar.nbytes)
 
 
 class _Plan:
-    """All that is left to chance, by the number of a request."""
+    """Everything random, by the number of the request."""
 
     def __init__(self, lists: ItemLists, user: ClickModel, *, k: int, units: int, seed: int) -> None:
         self._lists, self._user, self._k, self._units, self._seed = lists, user, k, units, seed
         self._order = np.random.default_rng((seed, 0, _ORDER)).permutation(np.flatnonzero(lists.lengths))
         if not len(self._order):
-            raise DataError("there is no list with an item to show")
-        self._kept: dict[int, _Candidates] = {}
-        self._room = _ROOM
+            raise DataError("no list has an item to show")
+        self._cache: dict[int, _Candidates] = {}
+        self._room = _CACHE_BYTES
         self._lock = threading.Lock()
 
     def unit(self, number: int) -> str:
-        """Return who comes."""
+        """Return the visitor of a request."""
         return f"visitor-{np.random.default_rng((self._seed, number, _UNIT)).integers(self._units)}"
 
     def candidates(self, number: int) -> _Candidates:
-        """Return the list that is asked for; lists are kept as long as there is room."""
+        """Return the list of a request; lists are cached as long as there is room."""
         q = int(self._order[number % len(self._order)])
-        found = self._kept.get(q)
+        found = self._cache.get(q)
         if found is None:
             found = _Candidates.of(self._lists[q : q + 1], self._user, self._k)
             with self._lock:
-                if q not in self._kept and found.nbytes <= self._room:
-                    self._kept[q] = found
+                if q not in self._cache and found.nbytes <= self._room:
+                    self._cache[q] = found
                     self._room -= found.nbytes
         return found
 
@@ -257,12 +271,12 @@ class _Plan:
 
 @dataclass(frozen=True)
 class _Visit:
-    """What became of one request."""
+    """The outcome of one request."""
 
     milliseconds: float | None = None
-    """None if the answer was lost."""
+    """None if the response was lost."""
     arm: str | None = None
-    """None if there is no slate that the log has."""
+    """None if there is no slate, or it is not in the log."""
     is_fallback: bool = False
     n_shown: int = 0
     clicks: Sequence[int] = ()
@@ -293,9 +307,9 @@ def _arm_traffic(visits: Sequence[_Visit]) -> ArmTraffic:
 
 
 def _visits(plan: _Plan, clients: Sequence[Client], requests: int, stopped: threading.Event) -> Generator[_Visit]:
-    """Yield the visits as they end, one thread for each client; an error in one of them ends all of them."""
+    """Yield the visits as they end, one thread for each client; an error in one thread stops all."""
     ended: SimpleQueue[_Visit | Exception] = SimpleQueue()
-    numbers = iter(range(requests))  # shared: whoever is free takes the next one
+    numbers = iter(range(requests))  # shared by all threads
 
     def keep_visiting(client: Client) -> None:
         with closing(client):
@@ -321,22 +335,22 @@ def _visits(plan: _Plan, clients: Sequence[Client], requests: int, stopped: thre
 
 
 def _visit(plan: _Plan, client: Client, number: int) -> _Visit:
-    """Ask for a slate, look at it, click."""
+    """Request a slate, examine it, click."""
     candidates = plan.candidates(number)
     about = f"list {candidates.name!r}"
     try:
-        answer = client.post("/v1/rerank", candidates.request(plan.unit(number)), about=about, once=True)
-    except LostError:
+        response = client.post("/v1/rerank", candidates.request(plan.unit(number)), about=about, is_idempotent=False)
+    except ResponseLostError:
         return _Visit()
     try:
-        slate_id, arm, items, fallback = (answer.content[name] for name in ("slate_id", "arm", "items", "fallback"))
+        slate_id, arm, items, fallback = (response.content[name] for name in ("slate_id", "arm", "items", "fallback"))
         slate = [candidates.places[item] for item in items]
     except (KeyError, TypeError):
-        raise UsageError(f"{client.url} does not answer like a re-ranking service") from None
+        raise UsageError(f"{client.url} does not respond like a re-ranking service") from None
     if slate_id is None:
-        return _Visit(answer.milliseconds)
+        return _Visit(response.milliseconds)
     clicks = plan.clicks(number, candidates, slate)
     for slot in clicks:
         click = {"slate_id": slate_id, "item": items[slot]}
         client.post("/v1/clicks", json.dumps(click).encode(), about=about)
-    return _Visit(answer.milliseconds, arm, fallback, len(slate), clicks)
+    return _Visit(response.milliseconds, arm, fallback, len(slate), clicks)

@@ -7,92 +7,108 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from seq2slate.experiments.analysis import Analysis, PositionResult
+from seq2slate.experiments.analysis import Analysis, Difference, PositionResult
 from seq2slate.experiments.counts import MinuteCounts
+from seq2slate.experiments.interleaving import Preference
 from seq2slate.html import Html, element
-from seq2slate.serving.web.frame import Column, numbers, table
-from seq2slate.serving.web.svg import Axis, Mark, Point, Range, Series, legend, lines, nice_axis, ranges
-from seq2slate.serving.web.words import NOTHING, clock, count, in_100, milliseconds, percent, span
+from seq2slate.serving.web.frame import Column, data_table, folded
+from seq2slate.serving.web.svg import (
+    Axis,
+    IntervalRow,
+    Mark,
+    Point,
+    Series,
+    interval_chart,
+    legend,
+    line_chart,
+    nice_axis,
+)
+from seq2slate.serving.web.words import NOTHING, clock, count, milliseconds, per_100, percent, span
 
 FIRST_SLOTS = 30
-"""Drawn at most; the numbers of all are in the JSON."""
-_OFTEN = 0.1  # of the slates: slots that fewer have say so little that their bands would hide the others
+"""Drawn at most; the JSON has the numbers of all."""
+_MIN_SHARE = 0.1  # of the slates: slots that fewer have say so little that their bands would hide the others
 _SLOTS_IN_TABLE = 100
 _MOST_BINS = 48
 _BINS = (1, 2, 5, 10, 15, 30)
 _QUANTILES = ((50, "circle"), (95, "diamond"), (99, "triangle"))
 
 
-def differences(analysis: Analysis) -> Html | None:
-    """Return each arm's difference to the control, for one look and for any; None if there is none yet."""
+def differences_chart(analysis: Analysis) -> Html | None:
+    """Return each arm's difference to the control, with both intervals; None if there is none yet."""
     rows = [
-        Range(
-            arm.arm,
-            number,
-            thin=(100 * found.any_time.low, 100 * found.any_time.high),
-            thick=(100 * found.fixed.low, 100 * found.fixed.high),
-            marks=[Mark(100 * found.value, "circle", f"{in_100(found.value, signed=True)} clicks in 100 slates")],
-        )
+        _interval_row(arm.arm, number, found.value, found, f"{per_100(found.value, signed=True)} clicks per 100 slates")
         for number, arm in enumerate(analysis.arms)
-        if (found := arm.against_control) is not None and found.any_time is not None
+        if (found := arm.against_control) is not None and found.always_valid is not None
     ]
-    return _around_zero("Difference to the control", "more or fewer clicks in 100 slates than the control", rows)
+    return _around_zero("Difference to the control", "more or fewer clicks per 100 slates than the control", rows)
 
 
-def preferences(analysis: Analysis) -> Html | None:
-    """Return the preferences between arms that share slates, for one look and for any; None if there is none yet."""
+def preferences_chart(analysis: Analysis) -> Html | None:
+    """Return the preferences between interleaved arms, with both intervals; None if there is none yet."""
     rows = [
-        Range(
-            f"{one.a} and {one.b}",
-            number,
-            thin=(100 * one.any_time.low, 100 * one.any_time.high),
-            thick=(100 * one.fixed.low, 100 * one.fixed.high),
-            marks=[Mark(100 * one.estimate, "circle", f"{percent(one.estimate, signed=True)} for {one.b}")],
+        _interval_row(
+            f"{one.a} and {one.b}", number, one.estimate, one, f"{percent(one.estimate, signed=True)} for {one.b}"
         )
         for number, one in enumerate(analysis.preferences, start=1)
-        if one.estimate is not None and one.fixed is not None and one.any_time is not None
+        if one.estimate is not None and one.always_valid is not None
     ]
     return _around_zero("Preference for the second arm", "preference for the second, in %", rows)
 
 
-def _around_zero(title: str, label: str, rows: Sequence[Range]) -> Html | None:
+def _interval_row(name: str, number: int, value: float, found: Difference | Preference, text: str) -> IntervalRow:
+    thin, thick = found.always_valid, found.fixed_horizon
+    assert thin is not None, "only estimates with an always-valid interval are drawn"
+    assert thick is not None, "an always-valid interval comes with a fixed-horizon one"
+    ends = [(100 * interval.low, 100 * interval.high) for interval in (thin, thick)]
+    return IntervalRow(name, number, thin=ends[0], thick=ends[1], marks=[Mark(100 * value, "circle", text)])
+
+
+def _around_zero(title: str, label: str, rows: Sequence[IntervalRow]) -> Html | None:
     if not rows:
         return None
     ends = [0.0, *(end for row in rows for end in row.thin)]
-    told = "; ".join(f"{row.name} {row.marks[0].text}" for row in rows)
-    return element("figure", ranges(f"{title}: {told}", rows, nice_axis(min(ends), max(ends), label)))
+    summary = "; ".join(f"{row.name} {row.marks[0].text}" for row in rows)
+    return element("figure", interval_chart(f"{title}: {summary}", rows, nice_axis(min(ends), max(ends), label)))
 
 
 # By position
 
 
-def rates_by_position(analysis: Analysis) -> Html | None:
+def position_rates_chart(analysis: Analysis) -> Html | None:
     """Return the click-through rate of each slot, by arm; None before the first slate."""
-    n_slots = _slots_to_draw(analysis)
-    series = [
-        Series(arm.arm, number, _points(arm.positions[:n_slots], of_difference=False))
-        for number, arm in enumerate(analysis.arms)
-    ]
-    return _by_position("Clicks by position", "clicks in 100 slates", series, analysis, of_difference=False)
+    return _by_position("Clicks by position", "clicks per 100 slates", analysis, of_difference=False)
 
 
-def differences_by_position(analysis: Analysis) -> Html | None:
+def position_differences_chart(analysis: Analysis) -> Html | None:
     """Return the difference of each slot to the control's; None if there is nothing to compare."""
-    n_slots = _slots_to_draw(analysis)
-    series = [
-        Series(arm.arm, number, _points(arm.positions[:n_slots], of_difference=True))
-        for number, arm in enumerate(analysis.arms)
-    ]
-    label = "more or fewer clicks in 100 slates"
-    return _by_position("Difference to the control by position", label, series, analysis, of_difference=True)
+    title, label = "Difference to the control by position", "more or fewer clicks per 100 slates"
+    return _by_position(title, label, analysis, of_difference=True)
+
+
+def _by_position(title: str, label: str, analysis: Analysis, *, of_difference: bool) -> Html | None:
+    n_drawn, n_slots = _slots_to_draw(analysis), max(len(arm.positions) for arm in analysis.arms)
+    lines = [_points(arm.positions[:n_drawn], of_difference=of_difference) for arm in analysis.arms]
+    arms = zip(analysis.arms, lines, strict=True)
+    drawn = [Series(arm.arm, number, points) for number, (arm, points) in enumerate(arms) if points]
+    if not drawn:
+        return None
+    points = [point for one in drawn for point in one.points]
+    ends = [0.0, *(end for point in points for end in (point.y, point.low, point.high) if end is not None)]
+    last = int(max(point.x for point in points))
+    chart = line_chart(title, drawn, _slot_axis(last), nice_axis(min(ends), max(ends), label))
+    cut = f" The first {last} of {count(n_slots)} positions." if last < n_slots else ""
+    caption = element("figcaption", f"Bands: 95% fixed-horizon intervals, clustered by unit.{cut}")
+    names = legend([(one.name, one.arm) for one in drawn])
+    return element("figure", names, chart, caption, _position_table(analysis, of_difference=of_difference))
 
 
 def _slots_to_draw(analysis: Analysis) -> int:
-    """Return how many slots, from the top, enough slates had."""
+    """Return how many slots, from the top, were filled often enough."""
     shown = Counter[int]()
     for arm in analysis.arms:
         shown.update({slot.position: slot.impressions for slot in arm.positions})
-    return min(FIRST_SLOTS, sum(number >= _OFTEN * shown[1] for number in shown.values()))
+    return min(FIRST_SLOTS, sum(number >= _MIN_SHARE * shown[1] for number in shown.values()))
 
 
 def _points(slots: Sequence[PositionResult], *, of_difference: bool) -> list[Point]:
@@ -105,23 +121,6 @@ def _points(slots: Sequence[PositionResult], *, of_difference: bool) -> list[Poi
             text = f"position {slot.position}: {_slot_cell(slot, of_difference=of_difference)}"
             found.append(Point(slot.position, 100 * value.value, low, high, text))
     return found
-
-
-def _by_position(
-    title: str, label: str, series: Sequence[Series], analysis: Analysis, *, of_difference: bool
-) -> Html | None:
-    drawn = [one for one in series if one.points]
-    if not drawn:
-        return None
-    points = [point for one in drawn for point in one.points]
-    ends = [0.0, *(end for point in points for end in (point.y, point.low, point.high) if end is not None)]
-    last = int(max(point.x for point in points))
-    chart = lines(title, drawn, _slot_axis(last), nice_axis(min(ends), max(ends), label))
-    n_slots = max(len(arm.positions) for arm in analysis.arms)
-    cut = f" The first {last} of {count(n_slots)} positions." if last < n_slots else ""
-    caption = element("figcaption", f"Bands: 95% at one planned look, clustered by unit.{cut}")
-    names = legend([(one.name, one.arm) for one in drawn])
-    return element("figure", names, chart, caption, _position_table(analysis, of_difference=of_difference))
 
 
 def _slot_axis(last: int) -> Axis:
@@ -139,22 +138,22 @@ def _position_table(analysis: Analysis, *, of_difference: bool) -> Html:
         rows.append([str(index + 1), *(_slot_cell(slot, of_difference=of_difference) for slot in slots)])
     more = f" (the first {_SLOTS_IN_TABLE} of {count(n_slots)} positions)" if n_slots > _SLOTS_IN_TABLE else ""
     columns = [Column("position"), *(Column(arm.arm, is_name=True) for arm in arms)]
-    return numbers(f"The numbers{more}", table(columns, rows, label="Clicks in 100 slates by position and arm"))
+    return folded(f"The numbers{more}", data_table(columns, rows, label="Clicks per 100 slates by position and arm"))
 
 
 def _slot_cell(slot: PositionResult | None, *, of_difference: bool) -> str:
     value = None if slot is None else slot.against_control if of_difference else slot.ctr
     if value is None:
         return NOTHING
-    text = in_100(value.value, signed=of_difference)
+    text = per_100(value.value, signed=of_difference)
     return text if value.interval is None else f"{text} ({span(value.interval, signed=of_difference)})"
 
 
 # Over time
 
 
-def traffic(minutes: Sequence[MinuteCounts], arms: Sequence[str], now: float) -> Html | None:
-    """Return slates a minute over the last day, by arm; None if there were none."""
+def traffic_chart(minutes: Sequence[MinuteCounts], arms: Sequence[str], now: float) -> Html | None:
+    """Return slates per minute over the last day, by arm; None if there were none."""
     if not minutes:
         return None
     end = int(now // 60) + 1
@@ -175,15 +174,17 @@ def traffic(minutes: Sequence[MinuteCounts], arms: Sequence[str], now: float) ->
         if arm in slates
     ]
     high = max((point.y for one in series for point in one.points), default=0.0)
-    chart = lines("Slates a minute over time", series, _time_axis(begins), nice_axis(0, high, "slates a minute"))
+    chart = line_chart(
+        "Slates per minute over time", series, _time_axis(begins), nice_axis(0, high, "slates per minute")
+    )
     rows = [
         [clock(begin), *(f"{count(slates[arm][n])} ({count(clicks[arm][n])})" for arm in arms)]
         for n, begin in enumerate(begins)
     ]
     columns = [Column("from, UTC"), *(Column(f"{arm}: slates (clicks)", is_name=True) for arm in arms)]
-    inside = numbers("The numbers", table(columns, rows, label="Slates and clicks over time, by arm"))
+    inside = folded("The numbers", data_table(columns, rows, label="Slates and clicks over time, by arm"))
     caption = element(
-        "figcaption", f"The last 24 hours at most, {size} {'minute' if size == 1 else 'minutes'} a point."
+        "figcaption", f"The last 24 hours at most, {size} {'minute' if size == 1 else 'minutes'} per point."
     )
     return element("figure", legend([(one.name, one.arm) for one in series]), chart, caption, inside)
 
@@ -193,7 +194,7 @@ def _bin_size(n_minutes: int) -> int:
 
 
 def _first_bin(first: int, size: int, end: int) -> int:
-    """Return where the bins start: at round times, and not with one that the last day cuts in two."""
+    """Return where the bins start: at round times, without a first bin that the last day cuts in two."""
     start = first // size * size
     return start + size if end - start > 24 * 60 else start
 
@@ -215,7 +216,7 @@ def _time_axis(begins: Sequence[int]) -> Axis:
 # Latency
 
 
-def latency(latencies: Mapping[str, Sequence[float]], arms: Sequence[str]) -> Html | None:
+def latency_chart(latencies: Mapping[str, Sequence[float]], arms: Sequence[str]) -> Html | None:
     """Return quantiles of the milliseconds to a committed slate, by arm; None if there is none."""
     rows, cells = [], []
     for number, arm in enumerate(arms):
@@ -226,13 +227,13 @@ def latency(latencies: Mapping[str, Sequence[float]], arms: Sequence[str]) -> Ht
             Mark(value, shape, f"p{share} {milliseconds(value)}")
             for value, (share, shape) in zip(values, _QUANTILES, strict=True)
         ]
-        rows.append(Range(arm, number, thin=(values[0], values[-1]), thick=None, marks=marks))
+        rows.append(IntervalRow(arm, number, thin=(values[0], values[-1]), thick=None, marks=marks))
         cells.append([arm, *map(milliseconds, values), count(len(latencies[arm]))])
     if not rows:
         return None
     axis = nice_axis(0, max(row.thin[1] for row in rows), "milliseconds")
     columns = [Column("arm"), *(Column(f"p{share}") for share, _ in _QUANTILES), Column("slates")]
     title = "Latency: " + "; ".join(f"{row.name} {', '.join(mark.text for mark in row.marks)}" for row in rows)
-    caption = element("figcaption", "Circle: half of the slates are faster. Diamond: 95%. Triangle: 99%.")
-    inside = numbers("The numbers", table(columns, cells, label="Quantiles of the latency, by arm"))
-    return element("figure", ranges(title, rows, axis), caption, inside)
+    caption = element("figcaption", "Circle: median (p50). Diamond: p95. Triangle: p99.")
+    inside = folded("The numbers", data_table(columns, cells, label="Quantiles of the latency by arm"))
+    return element("figure", interval_chart(title, rows, axis), caption, inside)

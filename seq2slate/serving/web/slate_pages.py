@@ -1,0 +1,320 @@
+"""The pages of slates: the latest ones, and one slate with what moved, what was clicked, and each step of the model.
+
+The log has the slate and the features, not the probability of every item at every step: a matrix for each slate would
+be most of the log. The page computes them again with the model that ordered the slate, which it knows by its
+fingerprint, as long as that model is being served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp
+from urllib.parse import quote
+
+import numpy as np
+
+from seq2slate.data.impressions import Impression, is_storable
+from seq2slate.data.lists import FloatArray
+from seq2slate.errors import Seq2SlateError
+from seq2slate.html import Html, element
+from seq2slate.log.impression_log import ImpressionLog
+from seq2slate.serving.deployment import Deployment
+from seq2slate.serving.web.frame import Column, Page, card, data_table, facts, folded, frame, problem
+from seq2slate.serving.web.svg import FIRST_ITEMS, drawn_items, drawn_steps, heatmap
+from seq2slate.serving.web.words import NOTHING, address, count, milliseconds, moment, parse_int, percent, plural
+
+LATEST = 50
+"""Slates of the list."""
+FIRST_ROWS = 30
+"""Of a slate and of the base order; the rest is folded away."""
+_MOST_PROBABLE = 8
+_ROUNDING = 1e-3
+
+
+def slates_page(store: ImpressionLog, deployment: Deployment, parameters: Mapping[str, str]) -> Page:
+    """Return the page of the latest slates."""
+    slates = store.recent(LATEST)
+    lead = "Choose one to see what moved, and the probabilities of the model at every step."
+    texts = ("time", "arm", "unit", "clicks", "fallback")
+    columns = [Column("slate"), *(Column(name, is_text=True) for name in texts)]
+    rows = [_slates_row(one) for one in slates]
+    none = element("p", "No slates yet.", class_="soft")
+    found = data_table(columns, rows, label="The latest slates") if rows else none
+    heading = f"The latest {plural(len(slates), 'slate')}" if slates else "Nothing was shown so far"
+    parts = [element("h1", "Slates"), element("p", lead, class_="lead"), card(heading, found)]
+    return Page(frame("Slates", parts, place="/slates"))
+
+
+def _slates_row(one: Impression) -> list[str]:
+    slate = one
+    clicks = element("span", count(len(one.clicks)), class_="badge clicked" if one.clicks else None)
+    return [
+        element("a", element("code", slate.slate_id), href=f"/slates/{quote(slate.slate_id, safe='')}"),
+        moment(slate.at),
+        element("span", slate.arm, element("small", f"of {slate.experiment}")),
+        slate.unit,
+        element("span", clicks, f" on {plural(len(slate.shown), 'item')}"),
+        _fallback_badge(slate.fallback),
+    ]
+
+
+def _fallback_badge(fallback: str | None) -> Html:
+    return element("span", fallback, class_="badge fallback") if fallback else element("span", "no")
+
+
+# One slate
+
+
+def slate_page(store: ImpressionLog, deployment: Deployment, parameters: Mapping[str, str]) -> Page:
+    """Return the page of the slate `slate_id`, at a `step` from 1; one that does not exist is the nearest one."""
+    slate_id = parameters.get("slate_id", "")
+    found = store.get(slate_id) if is_storable(slate_id) else None
+    if found is None:
+        return problem(404, "No such slate", "The log has no slate of this id; old ones may have been deleted.")
+    step = (parse_int(parameters.get("step")) or 1) - 1
+    step = max(0, min(step, len(found.shown) - 1))
+    return draw_slate(found, step_probabilities(deployment, found), step)
+
+
+@dataclass(frozen=True)
+class StepProbabilities:
+    """The probabilities of every step of a slate."""
+
+    values: FloatArray
+    """(K, N) of every item, given those placed before; 0 for these."""
+    note: str | None
+    """What to know about them, if anything."""
+
+
+def step_probabilities(deployment: Deployment, slate: Impression) -> StepProbabilities | str:
+    """Return the probabilities of the steps of a slate, or a sentence on why they are not known."""
+    if slate.fallback is not None:
+        return f"The slate fell back to the base order ({slate.fallback}): no model chose its items."
+    if slate.draft is not None:
+        return "Two arms filled this slate in turns (interleaving): no single model chose its items."
+    if slate.model is None:
+        return "The slate is in base order: no model chose its items."
+    if not slate.shown:
+        return "The slate is empty."
+    model = next((one for one in deployment.models.values() if one.fingerprint == slate.model), None)
+    if model is None:
+        return f"The model that ordered this slate, {slate.model}, is not being served: its probabilities are unknown."
+    temperature = _temperature(deployment, slate)
+    try:
+        found = model.runtime.step_probabilities(
+            slate.features,
+            slate.shown,
+            categorical=slate.categorical,
+            context=slate.context,
+            temperature=temperature,
+        )
+    except Seq2SlateError as error:
+        return f"The model cannot read this slate again: {error}"
+    values = np.nan_to_num(found)
+    return StepProbabilities(values, _temperature_note(slate, values, temperature))
+
+
+def _temperature(deployment: Deployment, slate: Impression) -> float:
+    """Return the temperature at which the slate was sampled, if its arm is being served."""
+    if slate.log_propensities is None or slate.experiment != deployment.experiment.name:
+        return 1.0
+    arm = next((arm for arm in deployment.experiment.arms if arm.name == slate.arm), None)
+    return 1.0 if arm is None or arm.temperature is None else arm.temperature
+
+
+def _temperature_note(slate: Impression, values: FloatArray, temperature: float) -> str | None:
+    if slate.log_propensities is None:
+        return None
+    chosen = values[np.arange(len(slate.shown)), slate.shown]
+    if np.abs(chosen - np.exp(slate.log_propensities)).max() < _ROUNDING:
+        return f"The slate was sampled at temperature {temperature:g}: these are its propensities."
+    return f"The slate was sampled at another temperature than {temperature:g}, which these probabilities are for."
+
+
+_BASE = (Column("position"), Column("item", is_text=True), Column("in the slate", is_text=True))
+_SLATE = (Column("slot"), Column("item", is_text=True), Column("moved", is_text=True), Column("probability"))
+_INTERLEAVED = (*_SLATE, Column("placed by", is_text=True))
+
+
+def draw_slate(one: Impression, probabilities: StepProbabilities | str, step: int) -> Page:
+    """Return the page of one slate.
+
+    Args:
+        one: The slate and its clicks.
+        probabilities: Those of its steps, or a sentence on why they are not known.
+        step: The step to show, from 0.
+    """
+    slate = one
+    columns = _SLATE if slate.draft is None else _INTERLEAVED
+    parts = [
+        element("p", element("a", "All slates", href="/slates")),
+        element("h1", "Slate ", element("code", slate.slate_id)),
+        facts(_facts_of(one)),
+        element(
+            "div",
+            card("Base order", *_first_rows(_base_rows(one), _BASE, "Base order")),
+            card("Slate", *_first_rows(_slate_rows(one, probabilities), columns, "Slate")),
+            class_="pair",
+        ),
+        _steps(slate, probabilities, step),
+    ]
+    return Page(frame(f"Slate {slate.slate_id}", parts, place="/slates"))
+
+
+def _facts_of(one: Impression) -> list[tuple[str, str]]:
+    slate = one
+    model = element("span", "none, base order") if slate.model is None else element("code", slate.model)
+    return [
+        ("Shown", moment(slate.at)),
+        ("Experiment", element("a", slate.experiment, href=address("/", experiment=slate.experiment))),
+        ("Arm", slate.arm),
+        ("Unit", slate.unit),
+        ("Model", model),
+        ("Fallback", _fallback_badge(slate.fallback)),
+        ("Clicks", count(len(one.clicks))),
+        ("Latency", milliseconds(slate.latency_ms)),
+    ]
+
+
+def _first_rows(rows: Sequence[Sequence[str]], columns: Sequence[Column], label: str) -> list[Html]:
+    """Return the first rows, and the others folded away."""
+    if not rows:
+        return [element("p", "Nothing was shown.", class_="soft")]
+    first = data_table(columns, rows[:FIRST_ROWS], label=label, class_="plain")
+    if len(rows) <= FIRST_ROWS:
+        return [first]
+    rest = data_table(columns, rows[FIRST_ROWS:], label=f"{label}, continued", class_="plain")
+    return [first, folded(plural(len(rows) - FIRST_ROWS, "more row"), rest)]
+
+
+def _base_rows(one: Impression) -> list[list[str]]:
+    slots = {item: slot for slot, item in enumerate(one.shown)}
+    return [[count(item + 1), _item(one, item), _went(item, slots)] for item in range(len(one.items))]
+
+
+def _went(item: int, slots: Mapping[int, int]) -> Html:
+    if item not in slots:
+        return element("span", "not shown", class_="badge")
+    return element("span", f"slot {count(slots[item] + 1)} ", move_badge(item, slots[item], len(slots)))
+
+
+def _slate_rows(one: Impression, probabilities: StepProbabilities | str) -> list[list[str]]:
+    slate, n_slots = one, len(one.shown)
+    rows = [
+        [count(slot + 1), _item(one, item), move_badge(item, slot, n_slots), _probability(slate, slot, probabilities)]
+        for slot, item in enumerate(slate.shown)
+    ]
+    if slate.draft is None:
+        return rows
+    arms = {"a": slate.draft.a, "b": slate.draft.b}
+    return [[*row, arms[team]] for row, team in zip(rows, slate.draft.teams, strict=True)]
+
+
+def _probability(slate: Impression, slot: int, probabilities: StepProbabilities | str) -> str:
+    """Return the logged propensity of a choice, or else what the model computes again."""
+    if slate.log_propensities is not None:
+        return percent(exp(min(0.0, slate.log_propensities[slot])))
+    if isinstance(probabilities, str):
+        return NOTHING
+    return percent(float(probabilities.values[slot, slate.shown[slot]]))
+
+
+def _item(one: Impression, item: int) -> Html:
+    badge = [" ", element("span", "clicked", class_="badge clicked")] if item in one.clicks else []
+    return element("span", one.items[item], *badge)
+
+
+def move_badge(item: int, slot: int, n_slots: int) -> Html:
+    """Say how far an item moved; one from below the slots would not have been seen in base order.
+
+    >>> move_badge(4, 1, 5), move_badge(1, 4, 5)
+    ('<span class="badge up" title="up 3">↑3</span>', '<span class="badge down" title="down 3">↓3</span>')
+    >>> move_badge(2, 2, 5), move_badge(7, 0, 5)
+    ('<span class="badge" title="same place">=</span>', '<span class="badge new" title="up 7">new, from 8</span>')
+    """
+    up = item - slot
+    if not up:
+        return element("span", "=", class_="badge", title="same place")
+    if item >= n_slots:
+        return element("span", f"new, from {count(item + 1)}", class_="badge new", title=f"up {up}")
+    side, arrow = ("up", "↑") if up > 0 else ("down", "↓")
+    return element("span", f"{arrow}{abs(up)}", class_=f"badge {side}", title=f"{side} {abs(up)}")
+
+
+# Its steps
+
+
+def _steps(slate: Impression, probabilities: StepProbabilities | str, step: int) -> Html:
+    heading = element("h2", "Probabilities of the model, step by step")
+    if isinstance(probabilities, str):
+        parts = [element("p", probabilities, class_="soft")]
+        return element("section", heading, *parts, class_="card", id="attention")
+    steps = drawn_steps(step, len(slate.shown))
+    strongest = percent(float(probabilities.values[steps.start : steps.stop].max()))
+    note = (
+        f"The stronger the colour, the more probable, up to {strongest}. Ring: placed at this step. Dot: placed before."
+    )
+    if len(drawn_items(slate, steps)) < len(slate.items):
+        note += f" Drawn are the first {FIRST_ITEMS} of {count(len(slate.items))} items and those that were placed."
+    if len(steps) < len(slate.shown):
+        note += f" Steps {count(steps.start + 1)} to {count(steps.stop)} of {count(len(slate.shown))}."
+    parts = [
+        _step_links(step, len(slate.shown)),
+        element(
+            "div",
+            element("figure", heatmap(slate, probabilities.values, step)),
+            _step(slate, probabilities.values[step], step),
+            class_="side",
+        ),
+        element("p", f"{note} {probabilities.note or ''}".rstrip(), class_="soft"),
+    ]
+    return element("section", heading, *parts, class_="card", id="attention")
+
+
+def _step_links(step: int, n_steps: int) -> Html:
+    back = _step_link("Previous", step, "prev") if step > 0 else element("span", "Previous")
+    on = _step_link("Next", step + 2, "next") if step + 1 < n_steps else element("span", "Next")
+    here = element("strong", f"Step {count(step + 1)} of {count(n_steps)}")
+    return element("nav", back, here, on, class_="steps", aria_label="Steps")
+
+
+def _step_link(name: str, step: int, relation: str) -> Html:
+    return element("a", name, href=address("", step=step) + "#attention", rel=relation)
+
+
+def _step(slate: Impression, values: FloatArray, step: int) -> Html:
+    """Return the most probable items of a step, and the one that was placed, from their probabilities (N,)."""
+    chosen = slate.shown[step]
+    order = [int(item) for item in np.argsort(-values, kind="stable")[:_MOST_PROBABLE] if values[item] > 0]
+    if chosen not in order:
+        order.append(chosen)
+    largest = float(values.max()) or 1.0
+    rest = max(0.0, 1 - float(sum(values[item] for item in order)))
+    n_rest = len(slate.items) - step - len(order)
+    given = "Before anything is placed" if not step else f"With {plural(step, 'item')} placed"
+    note = f"{given}, the items have these probabilities."
+    if n_rest > 0:
+        note += f" {plural(n_rest, 'other item')}: {percent(rest)} together."
+    rows = [
+        element(
+            "tr",
+            element("td", _candidate(slate, item, chosen), class_="text"),
+            element("td", percent(float(values[item])), class_="number"),
+            element("td", _bar(float(values[item]) / largest), class_="bar-of"),
+        )
+        for item in order
+    ]
+    return element("div", element("p", note), element("table", element("tbody", *rows), class_="bars"))
+
+
+def _candidate(slate: Impression, item: int, chosen: int) -> Html:
+    name = slate.items[item]
+    placed = element("span", "placed", class_="badge new")
+    return element("strong", name, " ", placed) if item == chosen else element("span", name)
+
+
+def _bar(share: float) -> Html:
+    track = element("rect", width="100%", height="100%", class_="track", rx="3")
+    bar = element("rect", width=f"{100 * share:.2f}%", height="100%", rx="3")
+    return element("svg", track, bar, aria_hidden="true")
