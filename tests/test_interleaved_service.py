@@ -75,8 +75,7 @@ def visited(folder: Path, lists: ItemLists) -> tuple[Traffic, list[Impression]]:
 def test_each_team_places_its_best(visited: tuple[Traffic, list[Impression]], folder: Path) -> None:
     runtime = Runtime.load(folder / "model")
     teams = set()
-    for logged in visited[1]:
-        one = logged
+    for one in visited[1]:
         assert one.draft is not None
         assert (one.arm, one.draft.a, one.draft.b) == (INTERLEAVED, "old", "new")
         rankings = {"a": list(range(len(one.items))), "b": runtime.slate(one.features)[0].tolist()}
