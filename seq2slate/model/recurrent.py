@@ -10,6 +10,7 @@ says how many lists, from the first, take part in step t.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -23,7 +24,7 @@ State: TypeAlias = tuple[Tensor, ...]
 
 
 class RecurrentLayer(nn.Module):
-    """One layer, read in one direction."""
+    """One layer, which reads in one direction."""
 
     def __init__(self, n_inputs: int, n_units: int) -> None:
         super().__init__()
@@ -49,9 +50,17 @@ class RecurrentLayer(nn.Module):
         """Return the state after reading x (R, F), without gradients."""
         raise NotImplementedError
 
+    @staticmethod
+    def state_from(memory: Tensor) -> State:
+        """Return a first state made of a vector (B, D) for each list, after an encoder that has no last state."""
+        raise NotImplementedError
+
 
 class LstmLayer(RecurrentLayer):
-    """An LSTM (Hochreiter and Schmidhuber 1997)."""
+    """An LSTM (Hochreiter and Schmidhuber 1997), with the gates i, f, g, o in this order.
+
+    c_t = σ(f) c_{t-1} + σ(i) tanh(g) and h_t = σ(o) tanh(c_t), where (i, f, g, o) = x_t W_input + h_{t-1} W_hidden + b.
+    """
 
     def __init__(self, n_inputs: int, n_units: int) -> None:
         super().__init__(n_inputs, n_units)
@@ -91,6 +100,11 @@ class LstmLayer(RecurrentLayer):
         gates = torch.mm(x, self.weight_input).addmm_(before_h, self.weight_hidden)
         kernels_for(gates).lstm_forward(gates, self.bias, before_c, c, h)
         return h, c
+
+    @staticmethod
+    def state_from(memory: Tensor) -> State:
+        """Return the output tanh(m) and the cell m of the vectors m."""
+        return torch.tanh(memory), memory
 
 
 class _LstmScan(torch.autograd.Function):
@@ -218,6 +232,27 @@ class GruLayer(RecurrentLayer):
     def step(self, x: Tensor, state: State) -> State:  # noqa: D102
         return (self.cell(x, state[0]),)
 
+    @staticmethod
+    def state_from(memory: Tensor) -> State:
+        """Return the output tanh(m) of the vectors m."""
+        return (torch.tanh(memory),)
 
-LAYERS: dict[str, type[RecurrentLayer]] = {"lstm": LstmLayer, "gru": GruLayer}
-"""The kinds of recurrent layer, by name."""
+
+CELLS: dict[str, type[RecurrentLayer]] = {"lstm": LstmLayer, "gru": GruLayer}
+"""The recurrent layers by name."""
+
+
+def layer_widths(n_inputs: int, hidden: int, layers: int) -> list[int]:
+    """Return the size of what each of some stacked layers reads.
+
+    >>> layer_widths(136, 128, 3)
+    [136, 128, 128]
+    """
+    return [n_inputs] + [hidden] * (layers - 1)
+
+
+def plain_lstm(layers: Sequence[RecurrentLayer]) -> LstmWeights | None:
+    """Return the weights of stacked layers that are a single LSTM layer, which is what runs in C; None for others."""
+    if len(layers) != 1 or type(layers[0]) is not LstmLayer:  # a subclass may compute something else
+        return None
+    return layers[0].weights

@@ -71,7 +71,7 @@ RECIPES: Mapping[str, Recipe] = {
     "REINFORCE": Network("default", {"policy": "reinforce"}, longer=True),
     "one-step decoder": Network("default", {"decoder": "one-step"}),
     "shuffled data": Network("default", {"base_prior": False}, shuffled=True),
-    "without resemblance": Network("default", {"resemblance": False, "click_likelihood_weight": 0.0}),
+    "without similarity": Network("default", {"interaction": "none", "click_likelihood_weight": 0.0}),
     "DLCM": Network("dlcm"),
     "PRM": Network("prm"),
     "SetRank": Network("setrank"),
@@ -99,7 +99,7 @@ _CEILINGS = ("ceiling on logged labels", "ceiling when re-shown")
 _RANKERS = ("seq2slate", *_OF_THE_PAPER, *_BEYOND, *_CEILINGS)
 _VARIANTS = (
     "seq2slate", "greedy policy", "smooth-hinge", "REINFORCE", "one-step decoder", "shuffled data",
-    "without resemblance", "base order", *_CEILINGS,
+    "without similarity", "base order", *_CEILINGS,
 )  # fmt: skip
 _THREE = ("MAP", "NDCG@5", "NDCG@10")
 _SHOWN = ("re-shown clicks@5", "re-shown clicks@10")

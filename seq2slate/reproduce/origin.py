@@ -86,7 +86,7 @@ def _notes(facts: Sequence[Mapping[str, Any]], written: Said) -> Iterator[str]:
     )
     yield (
         "seq2slate is the preset `default`: the paper's network with a prior on the base position and a learned "
-        "resemblance of items, whose threshold starts at the median distance of a list, as these users have it."
+        "item similarity, whose threshold starts at the median distance of a list, as these users have it."
     )
     for name, rows in written.tables.items():
         yield from _ceiling_note(name, Comparison(rows))

@@ -17,9 +17,9 @@ import torch
 
 from seq2slate.errors import DataError, UsageError
 from seq2slate.experiments.assignment import BASE, Arm, Experiment, read_experiment
-from seq2slate.model.backends.runtime import Runtime
-from seq2slate.model.slate_model import KIND, SlateModel
-from seq2slate.saving import SavedRanker, load_saved
+from seq2slate.model.backends.backend import Backend, choose_backend
+from seq2slate.model.slate_model import SlateModel, load_saved_network
+from seq2slate.saving import SavedRanker
 
 ONLY_MODEL = Experiment("default", (Arm("model"),))
 """What runs when there is no experiment."""
@@ -30,7 +30,7 @@ Folder = str | os.PathLike[str]
 class ServedModel:
     """A model and the name that the log knows it by."""
 
-    runtime: Runtime
+    runtime: Backend
     fingerprint: str
 
 
@@ -76,18 +76,16 @@ def _folder(arm: Arm, default: Folder | None) -> str:
 
 
 def _load(folder: str) -> ServedModel:
-    saved = load_saved(folder)
-    if saved.kind != KIND:
-        raise UsageError(f"{folder} holds a {saved.kind!r} ranker, and only a network can be served")
+    saved = load_saved_network(folder)
     try:
-        runtime = Runtime(SlateModel.from_saved(saved))
+        runtime = choose_backend(SlateModel.from_saved(saved))
         _warm_up(runtime)
     except ArithmeticError as error:
         raise DataError(f"{folder}: the model's probabilities are not numbers: its weights are broken") from error
     return ServedModel(runtime, _fingerprint(saved))
 
 
-def _warm_up(runtime: Runtime) -> None:
+def _warm_up(runtime: Backend) -> None:
     """Run one list both ways: the first request must not wait for a compiler, and a broken model must not be served."""
     transform = runtime.transform
     texts: dict[str, list[str | None]] = {name: [None, None] for name in transform.categorical}

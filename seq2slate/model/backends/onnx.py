@@ -53,7 +53,7 @@ class OnnxRanker:
         return self.run(inputs, batch.n_slots if k is None else k)
 
     def run(self, inputs: dict[str, npt.NDArray[Any]], k: int) -> tuple[IntArray, FloatArray]:
-        """Return the outputs of the graph for given inputs, as `serving.onnx_network` lists them, without `k`."""
+        """Return the outputs of the graph for given inputs, as `onnx_export` lists them, without `k`."""
         slates, logs = self._session.run(None, inputs | {"k": np.array(k)})
         return slates, logs
 
