@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 
 from seq2slate.data.lists import ItemLists
-from seq2slate.model.network import NetworkConfig
+from seq2slate.model.config import NetworkConfig
 from seq2slate.model.slate_model import SlateModel
 from tests.reference_network import randomise
 

@@ -13,7 +13,8 @@ from seq2slate.experiments.assignment import INTERLEAVED, read_experiment
 from seq2slate.experiments.interleaving import log_propensities
 from seq2slate.experiments.preference import preference
 from seq2slate.log.store import LoggedImpression, open_store
-from seq2slate.model.backends.runtime import Runtime
+from seq2slate.model.backends.backend import choose_backend
+from seq2slate.model.slate_model import SlateModel
 from seq2slate.serving.traffic import Traffic, send_traffic
 from seq2slate.simulation.click_models import click_model
 from seq2slate.simulation.synthetic import make_synthetic_lists
@@ -72,7 +73,7 @@ def visited(folder: Path, lists: ItemLists) -> tuple[Traffic, list[LoggedImpress
 
 
 def test_each_team_places_its_best(visited: tuple[Traffic, list[LoggedImpression]], folder: Path) -> None:
-    runtime = Runtime.load(folder / "model")
+    runtime = choose_backend(SlateModel.load(folder / "model"))
     teams = set()
     for logged in visited[1]:
         one = logged.impression

@@ -4,19 +4,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from seq2slate.model.backends import kernels
-from seq2slate.model.backends.kernels import Rows, available_kernels
+from seq2slate.model.backends.kernels import KERNELS, Rows
 from seq2slate.model.pointer import Keys, pointer_scores
+from tests.reference_network import use_kernels
 
 N_LISTS, N_ITEMS, N_STEPS, WIDTH = 3, 20, 10, 128
 
 
 @pytest.fixture(params=["torch", "native"], autouse=True)
 def _chosen_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param not in available_kernels():
+    if request.param not in KERNELS:
         pytest.skip("no C compiler")
-    if request.param == "torch":
-        monkeypatch.setattr(kernels, "_NATIVE", [])
+    use_kernels(request.param, monkeypatch)
 
 
 def uniform(*shape: int, seed: int, size: float) -> Tensor:
