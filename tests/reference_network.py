@@ -234,7 +234,7 @@ class ReferenceNetwork:
         squares = [[((one - other) ** 2).sum() for other in places] for one in places]
         of_pairs = sorted(squares[i][k] for i in range(len(items)) for k in range(i))
         median = of_pairs[(len(of_pairs) - 1) // 2] if of_pairs else torch.ones((), dtype=torch.float64)
-        return [[value / median for value in row] for row in squares]
+        return [[value / median.clamp(min=1e-6) for value in row] for row in squares]
 
     # Decoding
 
@@ -363,6 +363,7 @@ VARIANTS: dict[str, tuple[InputSizes, NetworkConfig]] = {
         ("base prior", PLAIN, {"base_prior": True}),
         ("similarity", PLAIN, {"interaction": "similarity"}),
         ("similarity and prior", PLAIN, {"interaction": "similarity", "base_prior": True}),
+        ("similarity, one-step", PLAIN, {"interaction": "similarity", "decoder": "one-step"}),
         ("an odd width", PLAIN, {"hidden": 5}),
         ("attention", PLAIN, {"encoder": "attention", "heads": 2}),
         (

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from seq2slate.serving.deployment import load_deployment
 from tests import reference_network as slow
 from tests.checks import check_ranker, mixed_lists
 from tests.reference_network import KERNELS, VARIANTS, randomise, use_kernels
-from tests.served_models import lists_for, model_for
+from tests.served_models import columns_of, lists_for, model_for
 
 IN_C = [
     name
@@ -35,14 +35,9 @@ IN_C = [
 """The variants that one call to C takes care of."""
 
 
-def request(backend: Backend, lists: ItemLists, k: int | None = None, **options: object) -> tuple[IntArray, FloatArray]:
+def request(backend: Backend, one: ItemLists, k: int | None = None, **options: Any) -> tuple[IntArray, FloatArray]:
     """Ask for the slate of the only list, as a service would."""
-    texts = {name: column.to_pylist() for name, column in lists.categorical.items()}
-    context = {
-        name: column[0] if isinstance(column, np.ndarray) else column[0].as_py()
-        for name, column in lists.context.items()
-    }
-    return backend.slate(lists.features, k, categorical=texts, context=context, **options)  # type: ignore[arg-type]
+    return backend.slate(one.features, k, **columns_of(one), **options)
 
 
 # The same as the model

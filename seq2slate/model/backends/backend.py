@@ -42,7 +42,7 @@ BACKENDS = {
     "torch": "seq2slate.model.backends.backend:TorchBackend",
     "onnx": "seq2slate.model.backends.onnx_export:OnnxBackend",
 }
-"""Where each backend is, by name; the first that can run a network is the fastest for one list at a time."""
+"""Where each backend is, by name, the fastest for one list at a time first."""
 
 
 class Backend:
@@ -210,7 +210,7 @@ def backend_class(name: str) -> type[Backend]:
 
 
 def choose_backend(model: SlateModel) -> Backend:
-    """Return the fastest backend that can run a model, for one list at a time.
+    """Return the fastest backend that can run a model and sample from it, for one list at a time.
 
     >>> from seq2slate.model.config import NetworkConfig
     >>> features = np.random.default_rng(0).normal(size=(9, 4))
@@ -220,4 +220,4 @@ def choose_backend(model: SlateModel) -> Backend:
     ((3,), True)
     """
     classes = map(backend_class, BACKENDS)
-    return next(backend for backend in classes if backend.why_not(model.network) is None)(model)
+    return next(backend for backend in classes if backend.samples and backend.why_not(model.network) is None)(model)
