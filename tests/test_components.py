@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists
-from seq2slate.data.ranker import NO_ITEM
+from seq2slate.data.ranker import NO_ITEM, empty_slates
 from seq2slate.errors import UsageError
 from seq2slate.model.backends import backend as backends
 from seq2slate.model.backends.backend import BACKENDS, Backend, NativeBackend, backend_class, choose_backend
@@ -198,8 +198,8 @@ class OneByOne(Backend):
         temperature: float = 1.0,
     ) -> tuple[IntArray, FloatArray]:
         model = SlateModel(self.transform, self.network)
-        width = batch.n_slots if k is None else min(k, batch.n_slots)
-        slates, logs = np.full((len(batch), width), NO_ITEM), np.zeros((len(batch), width), np.float32)
+        slates = empty_slates(batch.lists.lengths, k)
+        logs = np.zeros(slates.shape, np.float32)
         for number, one in enumerate(batch.lists):
             decoded = model.decode(one, k, generator=generator, temperature=temperature)
             steps = decoded.slates.shape[1]

@@ -98,7 +98,6 @@ class Decoder(nn.Module):
         n_inputs: Columns of an item.
         n_layers: Layers for which the encoder gives a first state.
         config: The shape of the network.
-
     """
 
     def __init__(self, n_inputs: int, n_layers: int, config: NetworkConfig) -> None:
@@ -129,7 +128,6 @@ class Decoder(nn.Module):
             draws: (B, K) uniform in [0, 1), to sample items; None takes the best.
             sharpness: 1 / temperature of the samples.
             positives: (B, N) labels; a list may end when no item with a label above 0 is left.
-
         """
         raise NotImplementedError
 
@@ -161,7 +159,6 @@ class Decoder(nn.Module):
             temperature: Of the samples.
             positives: (B, N) labels. A list may end once no item with a label above 0 is left: nothing that follows
                 matters to training.
-
         """
         check_options(k, temperature)
         n_lists, n_items = encoded.mask.shape

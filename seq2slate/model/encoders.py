@@ -55,7 +55,6 @@ class Encoder(nn.Module):
     Args:
         n_inputs: Columns of an item.
         config: The shape of the network.
-
     """
 
     decoder_layers: int = 1
@@ -86,7 +85,6 @@ class Encoder(nn.Module):
 
         Returns:
             The memory (N, B, D), which means nothing for padding, and the first state of each layer of the decoder.
-
         """
         raise NotImplementedError
 

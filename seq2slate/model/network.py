@@ -50,7 +50,6 @@ class SlateNetwork(nn.Module):
     Args:
         sizes: The columns that it reads.
         config: Its shape.
-
     """
 
     def __init__(self, sizes: InputSizes, config: NetworkConfig) -> None:

@@ -51,7 +51,6 @@ def pointer_scores(keys: Keys, queries: Tensor, v: Tensor, rows: Rows) -> Tensor
 
     Returns:
         (B, K, N) v^T tanh(key + query); -inf for an item that is not left, or a step that is not there.
-
     """
     scores: Tensor = _PointerScores.apply(keys.arguments, keys.factors, queries, v, rows)  # type: ignore[no-untyped-call]
     return scores

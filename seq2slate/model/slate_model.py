@@ -58,7 +58,6 @@ class SlateModel:
             seed: Draws the first weights.
             categorical: Names of the categorical columns to use; all if None.
             context: Names of the context columns to use; all if None.
-
         """
         transform = FeatureTransform.fit(lists, categorical=categorical, context=context)
         network = SlateNetwork(InputSizes.of(transform), config or NetworkConfig())
@@ -97,7 +96,6 @@ class SlateModel:
             k: Slots of a slate; all items if None.
             generator: Samples the slates; None takes the best item at each step.
             temperature: Of the samples.
-
         """
         encoded = self.network.encode(self.inputs(lists))
         return self.network.decoder.decode(encoded, k, generator=generator, temperature=temperature)
@@ -170,7 +168,6 @@ def load_saved_network(folder: str | os.PathLike[str]) -> SavedRanker:
 
     Raises:
         UsageError: The folder holds a ranker of another kind.
-
     """
     saved = load_saved(folder)
     if saved.kind != KIND:

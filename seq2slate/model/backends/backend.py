@@ -83,7 +83,6 @@ class Backend:
         Returns:
             Slates (B, K), as positions in the lists, and log-probabilities (B, K); -1 and 0 where a list has no more
             items. The log-probabilities of sampled slates are the log-propensities, at the temperature.
-
         """
         raise NotImplementedError
 

@@ -71,7 +71,6 @@ def export_onnx(folder: str | os.PathLike[str], out: str | os.PathLike[str]) -> 
     Raises:
         UsageError: The folder holds another ranker, or a network that has no ONNX graph.
         DataError: The file would give other slates than the network: nothing was written.
-
     """
     model = SlateModel.from_saved(load_saved_network(folder))
     reason = OnnxBackend.why_not(model.network)

@@ -84,7 +84,6 @@ def compare(model: SlateModel, backend: GivesSlates, *, lengths: IntArray = LENG
 
     Raises:
         DataError: A difference that is no rounding; the message names the list and the slot.
-
     """
     judge = Judge(model)
     near_ties, largest_gap = 0, 0.0
@@ -114,7 +113,6 @@ class Judge:
         Raises:
             DataError: They are too far, or the slate is not as good as the best; the rounding error of the network
                 itself on this list decides what is too far.
-
         """
         own_logs = choice_log_probabilities(*self._scored(one, network.items))[0].numpy()
         room = ROUNDINGS * float(np.abs(network.logs - own_logs).max())

@@ -17,7 +17,7 @@ from scipy.special import expit
 
 from seq2slate.data.features import EncodedLists, NumberColumns
 from seq2slate.data.lists import Batch, FloatArray, IntArray
-from seq2slate.data.ranker import NO_ITEM
+from seq2slate.data.ranker import empty_slates
 from seq2slate.model.backends.backend import Categorical, Context, NativeBackend
 from seq2slate.model.backends.kernels import KERNELS
 from seq2slate.model.backends.native import CLstm, NativeKernels, addresses
@@ -109,8 +109,8 @@ class SingleListBackend(NativeBackend):
     ) -> tuple[IntArray, FloatArray]:
         check_options(k, temperature)
         encoded, offsets = self.transform.apply(batch.lists), batch.lists.offsets
-        width = batch.n_slots if k is None else min(k, batch.n_slots)
-        slates, logs = np.full((len(batch), width), NO_ITEM), np.zeros((len(batch), width), np.float32)
+        slates = empty_slates(batch.lists.lengths, k)
+        logs, width = np.zeros(slates.shape, np.float32), slates.shape[1]
         draws = None if generator is None else uniform_draws(len(batch), width, generator).cpu().numpy()
         for number in range(len(batch)):
             items = self._item_vectors(_one_list(encoded, offsets, number))
