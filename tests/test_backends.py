@@ -21,7 +21,7 @@ from torch import Tensor
 from seq2slate.data.lists import FloatArray, IntArray, ItemLists, offsets_from_lengths
 from seq2slate.errors import UsageError
 from seq2slate.model.backends import backend as backends
-from seq2slate.model.backends.backend import BACKENDS, Backend, TorchBackend, backend_class, choose_backend
+from seq2slate.model.backends.backend import BACKENDS, NetworkBackend, TorchBackend, backend_class, choose_backend
 from seq2slate.model.backends.kernels import KERNELS, kernels_for, only_kernels
 from seq2slate.model.backends.native import NativeKernels
 from seq2slate.model.backends.parity import compare
@@ -154,11 +154,11 @@ every_backend = pytest.mark.parametrize(
 
 
 @pytest.fixture
-def backend(way: str, variant: str, monkeypatch: pytest.MonkeyPatch) -> Backend:
+def backend(way: str, variant: str, monkeypatch: pytest.MonkeyPatch) -> NetworkBackend:
     return opened(way, variant, monkeypatch)
 
 
-def opened(way: str, variant: str, monkeypatch: pytest.MonkeyPatch) -> Backend:
+def opened(way: str, variant: str, monkeypatch: pytest.MonkeyPatch) -> NetworkBackend:
     """Return the model of a variant in a backend, which has to say that it can run it."""
     if way in IN_C:
         use_kernels(way if "step" in way else "native", monkeypatch)
@@ -169,7 +169,9 @@ def opened(way: str, variant: str, monkeypatch: pytest.MonkeyPatch) -> Backend:
 
 @pytest.mark.parametrize("k", [None, 3])
 @every_backend
-def test_greedy_slates_of_a_mixed_batch_are_those_of_float64(backend: Backend, variant: str, k: int | None) -> None:
+def test_greedy_slates_of_a_mixed_batch_are_those_of_float64(
+    backend: NetworkBackend, variant: str, k: int | None
+) -> None:
     odd = case(variant).odd
     slates, logs = backend.slates(odd.batch(), k)
     width = min(k or 12, 12)
@@ -185,7 +187,7 @@ def test_greedy_slates_of_a_mixed_batch_are_those_of_float64(backend: Backend, v
 
 
 @every_backend
-def test_a_single_list_from_raw_columns_gets_the_slate_of_float64(backend: Backend, variant: str) -> None:
+def test_a_single_list_from_raw_columns_gets_the_slate_of_float64(backend: NetworkBackend, variant: str) -> None:
     for number, one in enumerate(case(variant).odd):
         slate, logs = backend.slate(one.features, 7, **columns_of(one))
         assert slate.shape == logs.shape == (min(7, one.n_items),)
@@ -193,7 +195,7 @@ def test_a_single_list_from_raw_columns_gets_the_slate_of_float64(backend: Backe
 
 
 @every_backend
-def test_the_best_of_1000_items_are_those_of_float64(backend: Backend, variant: str) -> None:
+def test_the_best_of_1000_items_are_those_of_float64(backend: NetworkBackend, variant: str) -> None:
     long = case(variant).long
     slates, logs = backend.slates(long.batch(), 10)
     check(long_scores(variant, slates[0].tolist()), slates[0], logs[0])
@@ -202,12 +204,12 @@ def test_the_best_of_1000_items_are_those_of_float64(backend: Backend, variant: 
 @pytest.mark.parametrize("temperature", [1.0, 0.4])
 @every_backend
 def test_sampled_slates_are_those_of_the_same_draws_in_float64(
-    backend: Backend, variant: str, temperature: float
+    backend: NetworkBackend, variant: str, temperature: float
 ) -> None:
     odd, long = case(variant).odd, case(variant).long
     generator = torch.Generator().manual_seed(5)
     if not backend.samples:
-        with pytest.raises(UsageError, match="best slates only"):
+        with pytest.raises(UsageError, match="OnnxBackend takes the best items only"):
             backend.slates(odd.batch(), generator=generator)
         return
     slates, logs = backend.slates(odd.batch(), 9, generator=generator, temperature=temperature)
@@ -223,7 +225,7 @@ def test_sampled_slates_are_those_of_the_same_draws_in_float64(
 
 
 @every_backend
-def test_step_probabilities_are_those_of_float64(backend: Backend, variant: str) -> None:
+def test_step_probabilities_are_those_of_float64(backend: NetworkBackend, variant: str) -> None:
     one = case(variant).odd[4]
     slate = list(range(one.n_items))[::-1]
     found = backend.step_probabilities(one.features, slate, **columns_of(one), temperature=2.0)
@@ -235,7 +237,9 @@ def test_step_probabilities_are_those_of_float64(backend: Backend, variant: str)
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("variant", ["paper", "similarity and prior", "embeddings and context"])
-def test_random_lists_with_duplicates_and_outliers_have_the_network_s_slates(backend: Backend, variant: str) -> None:
+def test_random_lists_with_duplicates_and_outliers_have_the_network_s_slates(
+    backend: NetworkBackend, variant: str
+) -> None:
     parity = compare(case(variant).model, backend, lengths=np.array([1, 2, 3, 20, 30, 120] * 5))
     assert parity.n_lists == 30
     assert parity.largest_gap < TOLERANCE

@@ -11,11 +11,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists
+from seq2slate.data.lists import Batch, FloatArray, ItemLists
 from seq2slate.data.ranker import NO_ITEM, empty_slates
 from seq2slate.errors import UsageError
 from seq2slate.model.backends import backend as backends
-from seq2slate.model.backends.backend import BACKENDS, Backend, NativeBackend, backend_class, choose_backend
+from seq2slate.model.backends.backend import (
+    BACKENDS,
+    NativeBackend,
+    NetworkBackend,
+    Placed,
+    backend_class,
+    choose_backend,
+)
 from seq2slate.model.backends.parity import compare
 from seq2slate.model.config import NetworkConfig
 from seq2slate.model.decoders import DECODERS, Decoded, Decoder, Encoded, OneStep, choice_log_probabilities, items_left
@@ -84,17 +91,10 @@ class Crowding(Interaction):
 class CoupledLstm(LstmLayer):
     """An LSTM by inheritance that is none: whoever takes it for one gets other slates."""
 
-    def scan(
-        self,
-        x: Tensor,
-        rows: list[int],
-        state: State | None = None,
-        *,
-        start: Tensor | None = None,
-        last: Tensor | None = None,
+    def _scan(
+        self, x: Tensor, rows: list[int], state: State, start: Tensor | None, last: Tensor
     ) -> tuple[Tensor, State]:
-        outputs, ends = super().scan(-x, rows, state, start=None if start is None else -start, last=last)
-        return outputs, ends
+        return super()._scan(-x, rows, state, None if start is None else -start, last)
 
     def step(self, x: Tensor, state: State) -> State:
         return super().step(-x, state)
@@ -182,30 +182,23 @@ def test_a_decoder_by_inheritance_is_not_taken_for_its_parent(monkeypatch: pytes
     assert backend_class("onnx").why_not(model.network) == "there is no ONNX graph for WorstFirst"
 
 
-class OneByOne(Backend):
+class OneByOne(NetworkBackend):
     """Runs the lists of a batch one after the other."""
 
     @classmethod
     def why_not(cls, network: SlateNetwork) -> str | None:
         return "no embeddings yet" if len(network.embeddings) else None
 
-    def slates(
-        self,
-        batch: Batch,
-        k: int | None = None,
-        *,
-        generator: torch.Generator | None = None,
-        temperature: float = 1.0,
-    ) -> tuple[IntArray, FloatArray]:
-        model = SlateModel(self.transform, self.network)
-        slates = empty_slates(batch.lists.lengths, k)
+    def place(self, batch: Batch, steps: int, draws: FloatArray | None, sharpness: float) -> Placed:
+        slates = empty_slates(batch.lists.lengths, steps)
         logs = np.zeros(slates.shape, np.float32)
         for number, one in enumerate(batch.lists):
-            decoded = model.decode(one, k, generator=generator, temperature=temperature)
-            steps = decoded.slates.shape[1]
-            scores = decoded.scores if generator is None else decoded.scores / temperature
-            slates[number, :steps] = decoded.slates[0]
-            logs[number, :steps] = choice_log_probabilities(scores, decoded.slates)[0]
+            encoded = self.network.encode(SlateModel(self.transform, self.network).inputs(one))
+            drawn = None if draws is None else torch.from_numpy(draws[number : number + 1])
+            decoded = self.network.decoder.place(encoded, min(steps, one.n_items), drawn, sharpness, None)
+            found = decoded.slates.shape[1]
+            slates[number, :found] = decoded.slates[0]
+            logs[number, :found] = choice_log_probabilities(decoded.scores * sharpness, decoded.slates)[0]
         return slates, logs
 
 

@@ -14,7 +14,17 @@ import torch
 from torch import Tensor
 
 from seq2slate.model.backends import native
-from seq2slate.model.backends.kernels import KERNELS, Decoding, Kernels, LstmWeights, Rows, kernels_for
+from seq2slate.model.backends.kernels import (
+    KERNELS,
+    Cascade,
+    Decoding,
+    Kernels,
+    LstmEncoder,
+    LstmWeights,
+    PointerGradients,
+    Rows,
+    kernels_for,
+)
 from seq2slate.model.backends.native import NativeKernels
 from seq2slate.model.interactions import NEARLY_ONE
 from seq2slate.model.pointer import LIMIT
@@ -108,6 +118,14 @@ def test_pointer_factors_are_exponentials_to_the_last_digits(kernels: Kernels) -
     )
 
 
+@pytest.mark.parametrize("limit", [0.5, 3.0])
+def test_the_caller_says_where_arguments_of_the_pointer_are_clamped(kernels: Kernels, limit: float) -> None:
+    arguments = torch.linspace(-5, 5, 101)
+    factors = arguments.clone()
+    kernels.pointer_factors(factors, limit)
+    close(factors.log(), 2 * arguments.double().clamp(-limit, limit))
+
+
 def pointer_case(n_items: int, width: int) -> tuple[Rows, Tensor, Tensor, Tensor]:
     """Return 4 of 6 lists that stop one after the other, with keys (6, N, D), queries (5, 4, D) and v."""
     generator = torch.Generator().manual_seed(width)
@@ -143,7 +161,7 @@ def test_pointer_scores_and_their_gradients_equal_the_equation(kernels: Kernels,
     dscores = normal(*expected.shape, seed=5).where(scores > -math.inf, 0)
     gradients = torch.autograd.grad(expected, doubles, dscores.double())
     dkeys, dqueries, dv = torch.zeros_like(keys), torch.zeros_like(queries), torch.zeros(len(keys), width)
-    kernels.pointer_backward(rows, key_factors, query_factors, v, dscores, dkeys, dqueries, dv)
+    kernels.pointer_backward(rows, key_factors, query_factors, v, dscores, PointerGradients(dkeys, dqueries, dv))
     for found, gradient in zip((dkeys, dqueries, dv.sum(0)), gradients, strict=True):
         close(found, gradient)
 
@@ -247,7 +265,7 @@ def test_an_encoder_takes_its_products_from_either_blas(
     x, last = normal(4, 50, 3, seed=3), torch.arange(50) % 4
     factors, h_last, c_last = torch.empty(50, 4, width), torch.empty(50, width), torch.empty(50, width)
     w_enc = normal(width, width, seed=4)
-    kernels.lstm_encode(weights, x, last, w_enc, LIMIT, factors, h_last, c_last)
+    kernels.lstm_encode(LstmEncoder(weights, x, last, w_enc, LIMIT), factors, h_last, c_last)
     h = c = torch.zeros(50, width, dtype=torch.float64)
     for step, vectors in enumerate(x.double()):
         arguments = vectors @ weights.weight_input.double() + h @ weights.weight_hidden.double() + weights.bias.double()
@@ -346,20 +364,32 @@ def test_the_cascade_and_its_gradient_equal_the_equations(kernels: Kernels, list
     expected = cascade(*doubles)
     (expected * weights).sum().backward()  # type: ignore[no-untyped-call]
     far, clicks = torch.ones(lists, items), torch.empty(lists, items)
-    kernels.cascade_forward(alone, nearby, similar, NEARLY_ONE, far, clicks)
+    found = Cascade(alone, nearby, similar, far, clicks, NEARLY_ONE)
+    kernels.cascade_forward(found)
     close(clicks, expected.detach())
     dclicks, dsimilar = weights.clone(), torch.zeros(lists, items, items)
-    kernels.cascade_backward(alone, nearby, similar, NEARLY_ONE, far, clicks, dclicks, dsimilar)
-    for found, double in zip((dclicks * far, dclicks * (1 - far), dsimilar), doubles, strict=True):
-        close(found, torch.zeros_like(double) if double.grad is None else double.grad)
+    kernels.cascade_backward(found, dclicks, dsimilar)
+    for gradient, double in zip((dclicks * far, dclicks * (1 - far), dsimilar), doubles, strict=True):
+        close(gradient, torch.zeros_like(double) if double.grad is None else double.grad)
 
 
 def test_a_certain_click_on_a_twin_leaves_all_numbers_finite(kernels: Kernels) -> None:
     alone, nearby, similar = torch.ones(1, 3), torch.zeros(1, 3), torch.ones(1, 3, 3)
     far, clicks = torch.ones(1, 3), torch.empty(1, 3)
-    kernels.cascade_forward(alone, nearby, similar, NEARLY_ONE, far, clicks)
+    found = Cascade(alone, nearby, similar, far, clicks, NEARLY_ONE)
+    kernels.cascade_forward(found)
     torch.testing.assert_close(clicks, torch.tensor([[1.0, 0.0, 0.0]]), atol=2e-6, rtol=0)
     dclicks, dsimilar = torch.ones(1, 3), torch.zeros(1, 3, 3)
-    kernels.cascade_backward(alone, nearby, similar, NEARLY_ONE, far, clicks, dclicks, dsimilar)
+    kernels.cascade_backward(found, dclicks, dsimilar)
     assert dclicks.isfinite().all()
     assert dsimilar.isfinite().all()
+
+
+@pytest.mark.parametrize("most", [0.25, 0.5])
+def test_the_caller_says_how_probable_a_similar_click_can_be(kernels: Kernels, most: float) -> None:
+    alone, nearby, similar = torch.full((1, 3), 0.9), torch.zeros(1, 3), torch.ones(1, 3, 3)
+    found = Cascade(alone, nearby, similar, torch.ones(1, 3), torch.empty(1, 3), most)
+    kernels.cascade_forward(found)
+    second = 0.9 * (1 - most)
+    third = 0.9 * (1 - most) * (1 - min(second, most))
+    torch.testing.assert_close(found.clicks, torch.tensor([[0.9, second, third]]))

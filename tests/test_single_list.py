@@ -14,7 +14,7 @@ from seq2slate.data.features import FeatureTransform, Scaling
 from seq2slate.data.lists import FloatArray, IntArray, ItemLists
 from seq2slate.data.ranker import Ranker
 from seq2slate.errors import DataError, UsageError
-from seq2slate.model.backends.backend import Backend, choose_backend
+from seq2slate.model.backends.backend import NetworkBackend, choose_backend
 from seq2slate.model.backends.parity import Judge, Slates, random_batches
 from seq2slate.model.config import NetworkConfig
 from seq2slate.model.decoders import Sequential, choice_log_probabilities
@@ -35,7 +35,9 @@ IN_C = [
 """The variants that one call to C takes care of."""
 
 
-def request(backend: Backend, one: ItemLists, k: int | None = None, **options: Any) -> tuple[IntArray, FloatArray]:
+def request(
+    backend: NetworkBackend, one: ItemLists, k: int | None = None, **options: Any
+) -> tuple[IntArray, FloatArray]:
     """Ask for the slate of the only list, as a service would."""
     return backend.slate(one.features, k, **columns_of(one), **options)
 
@@ -243,7 +245,7 @@ def test_the_request_may_lie_in_memory_as_it_likes_and_is_left_as_it_was() -> No
     ],
 )
 def test_a_bad_request_is_refused(
-    variant: str, ask: Callable[[Backend], object], error: type[Exception], message: str
+    variant: str, ask: Callable[[NetworkBackend], object], error: type[Exception], message: str
 ) -> None:
     backend = choose_backend(model_for(variant, lists_for(variant)))
     with pytest.raises(error, match=message):

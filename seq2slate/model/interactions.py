@@ -39,7 +39,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from seq2slate.model.backends.kernels import kernels_for
+from seq2slate.model.backends.kernels import Cascade, kernels_for
 
 PARAM_SCALE = 30.0
 """Parameters of the prior and of item similarity are stored divided by this: Adam moves all parameters by about the
@@ -68,7 +68,7 @@ class ClickLikelihood:
     def expected_clicks(self) -> Tensor:
         """Return (B, N) c_i, the probability of each click, over all that may happen above."""
         alone, nearby = torch.sigmoid(self.appeal), torch.sigmoid(self.appeal + self.effect)
-        clicks: Tensor = _Cascade.apply(alone, nearby, self.similar)  # type: ignore[no-untyped-call]
+        clicks: Tensor = _ExpectedClicks.apply(alone, nearby, self.similar)  # type: ignore[no-untyped-call]
         return clicks
 
     def log_likelihood(self, labels: Tensor, mask: Tensor) -> Tensor:
@@ -190,14 +190,14 @@ INTERACTIONS: dict[str, type[Interaction]] = {"none": NoInteraction, "similarity
 """The interactions by name."""
 
 
-class _Cascade(torch.autograd.Function):
+class _ExpectedClicks(torch.autograd.Function):
     """The click probabilities of `ClickLikelihood`, item by item from the top."""
 
     @staticmethod
     def forward(ctx: Any, alone: Tensor, nearby: Tensor, similar: Tensor) -> Tensor:
         alone, nearby, similar = (tensor.contiguous() for tensor in (alone, nearby, similar))
         far, clicks = torch.ones_like(alone), torch.empty_like(alone)
-        kernels_for(alone).cascade_forward(alone, nearby, similar, NEARLY_ONE, far, clicks)
+        kernels_for(alone).cascade_forward(Cascade(alone, nearby, similar, far, clicks, NEARLY_ONE))
         ctx.save_for_backward(alone, nearby, similar, far, clicks)
         return clicks
 
@@ -205,6 +205,7 @@ class _Cascade(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dclicks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         alone, nearby, similar, far, clicks = ctx.saved_tensors
-        dclicks, dsimilar = dclicks.clone(memory_format=torch.contiguous_format), torch.zeros_like(similar)
-        kernels_for(alone).cascade_backward(alone, nearby, similar, NEARLY_ONE, far, clicks, dclicks, dsimilar)
-        return dclicks * far, dclicks * (1 - far), dsimilar
+        cascade = Cascade(alone, nearby, similar, far, clicks, NEARLY_ONE)
+        dclicks, dsimilar = dclicks.clone(memory_format=torch.contiguous_format), torch.zeros_like(cascade.similar)
+        kernels_for(dclicks).cascade_backward(cascade, dclicks, dsimilar)
+        return dclicks * cascade.far, dclicks * (1 - cascade.far), dsimilar

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2slate.errors import UsageError
-from seq2slate.model.backends.kernels import kernels_for
+from seq2slate.model.backends.kernels import LstmEncoder, kernels_for
 from seq2slate.model.config import NetworkConfig
 from seq2slate.model.decoders import DECODERS, Encoded
 from seq2slate.model.encoders import ENCODERS
@@ -132,7 +132,7 @@ class SlateNetwork(nn.Module):
         factors = items.new_empty(n_lists, n_items, self.config.hidden)
         h, c = (items.new_zeros(n_lists, self.config.hidden) for _ in range(2))
         last = (mask.sum(1) - 1).clamp(min=0)
-        fused.lstm_encode(lstm, items.contiguous(), last, self.w_enc.detach(), LIMIT, factors, h, c)
+        fused.lstm_encode(LstmEncoder(lstm, items.contiguous(), last, self.w_enc.detach(), LIMIT), factors, h, c)
         return Keys(factors, None), [(h, c)]
 
     def _prior(self, mask: Tensor) -> Tensor | None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from seq2slate.model.backends.kernels import Rows, kernels_for
+from seq2slate.model.backends.kernels import PointerGradients, Rows, kernels_for
 
 LIMIT = 40.0
 """Arguments of the tanh are clamped to ± this, so that e^{2x} is finite; a product of two may overflow or underflow,
@@ -77,7 +77,7 @@ class _PointerScores(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         keys, queries, v = ctx.saved_tensors
-        dkeys, dqueries, dv = torch.zeros_like(keys), torch.zeros_like(queries), v.new_zeros(len(keys), len(v))
+        written = PointerGradients(torch.zeros_like(keys), torch.zeros_like(queries), v.new_zeros(len(keys), len(v)))
         dscores = gradients[0].contiguous()
-        kernels_for(keys).pointer_backward(ctx.rows, keys, queries, v.contiguous(), dscores, dkeys, dqueries, dv)
-        return dkeys, None, dqueries, dv.sum(0), None
+        kernels_for(keys).pointer_backward(ctx.rows, keys, queries, v.contiguous(), dscores, written)
+        return written.keys, None, written.queries, written.v.sum(0), None

@@ -17,7 +17,7 @@ import torch
 
 from seq2slate.errors import DataError, UsageError
 from seq2slate.experiments.assignment import BASE, Arm, Experiment, read_experiment
-from seq2slate.model.backends.backend import Backend, choose_backend
+from seq2slate.model.backends.backend import NetworkBackend, choose_backend
 from seq2slate.model.slate_model import SlateModel, load_saved_network
 from seq2slate.saving import SavedRanker
 
@@ -30,7 +30,7 @@ Folder = str | os.PathLike[str]
 class ServedModel:
     """A model and the name that the log knows it by."""
 
-    runtime: Backend
+    runtime: NetworkBackend
     fingerprint: str
 
 
@@ -85,7 +85,7 @@ def _load(folder: str) -> ServedModel:
     return ServedModel(runtime, _fingerprint(saved))
 
 
-def _warm_up(runtime: Backend) -> None:
+def _warm_up(runtime: NetworkBackend) -> None:
     """Run one list both ways: the first request must not wait for a compiler, and a broken model must not be served."""
     transform = runtime.transform
     texts: dict[str, list[str | None]] = {name: [None, None] for name in transform.categorical}

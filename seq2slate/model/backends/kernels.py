@@ -70,6 +70,21 @@ class LstmWeights:
 
 
 @dataclass(frozen=True)
+class LstmEncoder:
+    """An encoder of one LSTM layer that reads forwards from a state of zeros, and the lists that it reads."""
+
+    layer: LstmWeights
+    items: Tensor
+    """(N, B, I)"""
+    last: Tensor
+    """(B,) the last item of each list."""
+    w_enc: Tensor
+    """(D, D)"""
+    limit: float
+    """Arguments of the pointer are clamped to ± this."""
+
+
+@dataclass(frozen=True)
 class LstmDecoder:
     """A decoder of one LSTM layer, and where it starts."""
 
@@ -92,21 +107,41 @@ class LstmDecoder:
     """Arguments of the pointer are clamped to ± this."""
 
 
+@dataclass(frozen=True)
+class PointerGradients:
+    """The gradients by the arguments of the tanh, and by v; all are 0 at first, and written."""
+
+    keys: Tensor
+    """(B, N, D)"""
+    queries: Tensor
+    """(K, R, D)"""
+    v: Tensor
+    """(B, D) list by list."""
+
+
+@dataclass(frozen=True)
+class Cascade:
+    """The clicks of users who scan their lists from the top."""
+
+    alone: Tensor
+    """(B, N) the probability of a click if no click above was similar."""
+    nearby: Tensor
+    """(B, N) the same if one was."""
+    similar: Tensor
+    """(B, N, N) how similar each pair is."""
+    far: Tensor
+    """(B, N) the probability that no click above was similar; 1 at first, and written."""
+    clicks: Tensor
+    """(B, N) the probability of each click; written."""
+    most: float
+    """The largest probability of a similar click."""
+
+
 class FusedLoops(Protocol):
     """Whole loops over the steps of one LSTM layer, without gradients."""
 
-    def lstm_encode(
-        self,
-        layer: LstmWeights,
-        x: Tensor,
-        last: Tensor,
-        w_enc: Tensor,
-        limit: float,
-        factors: Tensor,
-        h: Tensor,
-        c: Tensor,
-    ) -> None:
-        """Read x (T, B, I) from a state of zeros: factors (B, T, D) of the keys, the state after step last (B,)."""
+    def lstm_encode(self, encoder: LstmEncoder, factors: Tensor, h: Tensor, c: Tensor) -> None:
+        """Read the lists: factors (B, N, D) of the keys, and the state h, c (B, D) after the last item of each."""
 
     def lstm_decode(self, decoding: Decoding, decoder: LstmDecoder) -> None:
         """Take all steps of decoding, each list until none of its wanted items is left."""
@@ -138,38 +173,14 @@ class Kernels(Protocol):
         """Score given slates, with factors keys (B, N, D) and queries (K, R, D); scores (B, K, N) are -inf at first."""
 
     def pointer_backward(
-        self,
-        rows: Rows,
-        keys: Tensor,
-        queries: Tensor,
-        v: Tensor,
-        dscores: Tensor,
-        dkeys: Tensor,
-        dqueries: Tensor,
-        dv: Tensor,
+        self, rows: Rows, keys: Tensor, queries: Tensor, v: Tensor, dscores: Tensor, gradients: PointerGradients
     ) -> None:
-        """Its gradient by the arguments of the tanh: dkeys, dqueries and dv (B, D) are 0 at first."""
+        """Its gradient, from that of the scores (B, K, N)."""
 
-    def cascade_forward(
-        self, alone: Tensor, nearby: Tensor, similar: Tensor, most: float, far: Tensor, clicks: Tensor
-    ) -> None:
-        """Fill clicks (B, N) from the top: alone if no click above was similar, nearby if one was.
+    def cascade_forward(self, cascade: Cascade) -> None:
+        """Fill `clicks` and `far` from the top."""
 
-        far (B, N), 1 at first, becomes the probability that none was; similar is (B, N, N). No click is similar to one
-        below with more than the probability `most`.
-        """
-
-    def cascade_backward(
-        self,
-        alone: Tensor,
-        nearby: Tensor,
-        similar: Tensor,
-        most: float,
-        far: Tensor,
-        clicks: Tensor,
-        dclicks: Tensor,
-        dsimilar: Tensor,
-    ) -> None:
+    def cascade_backward(self, cascade: Cascade, dclicks: Tensor, dsimilar: Tensor) -> None:
         """Its gradient: dclicks (B, N) is overwritten with the whole of it; dsimilar (B, N, N) is 0 at first."""
 
 
@@ -229,48 +240,30 @@ class TorchKernels:
             scores[lists, step] = values.masked_fill(rows.slots[lists] < step, -torch.inf)
 
     def pointer_backward(  # noqa: D102
-        self,
-        rows: Rows,
-        keys: Tensor,
-        queries: Tensor,
-        v: Tensor,
-        dscores: Tensor,
-        dkeys: Tensor,
-        dqueries: Tensor,
-        dv: Tensor,
+        self, rows: Rows, keys: Tensor, queries: Tensor, v: Tensor, dscores: Tensor, gradients: PointerGradients
     ) -> None:
         for step, lists in _lists_of_steps(rows, len(queries)):
             dscore = dscores[lists, step, :, None]
             r = _half_gap(keys[lists], queries[step, : len(lists), None])
             slope = 4 * v * r * (1 - r) * dscore
-            dkeys[lists] += slope
-            dqueries[step, : len(lists)] = slope.sum(1)
-            dv[lists] += ((1 - 2 * r) * dscore).sum(1)
+            gradients.keys[lists] += slope
+            gradients.queries[step, : len(lists)] = slope.sum(1)
+            gradients.v[lists] += ((1 - 2 * r) * dscore).sum(1)
 
-    def cascade_forward(  # noqa: D102
-        self, alone: Tensor, nearby: Tensor, similar: Tensor, most: float, far: Tensor, clicks: Tensor
-    ) -> None:
+    def cascade_forward(self, cascade: Cascade) -> None:  # noqa: D102
+        alone, nearby, far = cascade.alone, cascade.nearby, cascade.far
         for item in range(alone.shape[1]):
-            clicks[:, item] = nearby[:, item] + far[:, item] * (alone[:, item] - nearby[:, item])
-            far[:, item + 1 :] *= _apart(clicks, similar, item, most)
+            cascade.clicks[:, item] = nearby[:, item] + far[:, item] * (alone[:, item] - nearby[:, item])
+            far[:, item + 1 :] *= _apart(cascade, item)
 
-    def cascade_backward(  # noqa: D102
-        self,
-        alone: Tensor,
-        nearby: Tensor,
-        similar: Tensor,
-        most: float,
-        far: Tensor,
-        clicks: Tensor,
-        dclicks: Tensor,
-        dsimilar: Tensor,
-    ) -> None:
-        for item in reversed(range(alone.shape[1])):
+    def cascade_backward(self, cascade: Cascade, dclicks: Tensor, dsimilar: Tensor) -> None:  # noqa: D102
+        gaps = cascade.alone - cascade.nearby
+        for item in reversed(range(gaps.shape[1])):
             below = slice(item + 1, None)
-            dfar = dclicks[:, below] * (alone - nearby)[:, below]
-            dproduct = -dfar * far[:, below] / _apart(clicks, similar, item, most)
-            dsimilar[:, item, below] = dproduct * clicks[:, item, None]
-            dclicks[:, item] += (dproduct * similar[:, item, below]).sum(1)
+            dfar = dclicks[:, below] * gaps[:, below]
+            dproduct = -dfar * cascade.far[:, below] / _apart(cascade, item)
+            dsimilar[:, item, below] = dproduct * cascade.clicks[:, item, None]
+            dclicks[:, item] += (dproduct * cascade.similar[:, item, below]).sum(1)
 
 
 def sampled_items(scores: Tensor, draws: Tensor) -> Tensor:
@@ -280,9 +273,10 @@ def sampled_items(scores: Tensor, draws: Tensor) -> Tensor:
     return (passed & (scores > -torch.inf)).int().argmax(1)
 
 
-def _apart(clicks: Tensor, similar: Tensor, item: int, most: float) -> Tensor:
+def _apart(cascade: Cascade, item: int) -> Tensor:
     """Return the probability that this item is no click similar to each one below it; at least 1 - most."""
-    return 1 - (clicks[:, item, None] * similar[:, item, item + 1 :]).clamp(max=most)
+    both = cascade.clicks[:, item, None] * cascade.similar[:, item, item + 1 :]
+    return 1 - both.clamp(max=cascade.most)
 
 
 def _half_gap(key: Tensor, query: Tensor) -> Tensor:

@@ -22,7 +22,15 @@ from torch import Tensor
 from seq2slate.atomic import atomic_path
 
 if TYPE_CHECKING:
-    from seq2slate.model.backends.kernels import Decoding, LstmDecoder, LstmWeights, Rows
+    from seq2slate.model.backends.kernels import (
+        Cascade,
+        Decoding,
+        LstmDecoder,
+        LstmEncoder,
+        LstmWeights,
+        PointerGradients,
+        Rows,
+    )
 
 _SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "native_list.c")]
 _HEADER = Path(__file__).with_name("native.h")
@@ -132,51 +140,26 @@ class NativeKernels:
         _check_memory(self.library.pointer_forward(len(rows.lists), *keys.shape[1:], scores.shape[1], *arrays))
 
     def pointer_backward(  # noqa: D102
-        self,
-        rows: Rows,
-        keys: Tensor,
-        queries: Tensor,
-        v: Tensor,
-        dscores: Tensor,
-        dkeys: Tensor,
-        dqueries: Tensor,
-        dv: Tensor,
+        self, rows: Rows, keys: Tensor, queries: Tensor, v: Tensor, dscores: Tensor, gradients: PointerGradients
     ) -> None:
-        arrays = addresses(rows.lists, rows.stops, keys, queries, v, dscores, dkeys, dqueries, dv)
+        written = gradients.keys, gradients.queries, gradients.v
+        arrays = addresses(rows.lists, rows.stops, keys, queries, v, dscores, *written)
         self.library.pointer_backward(len(rows.lists), *keys.shape[1:], dscores.shape[1], *arrays)
 
-    def cascade_forward(  # noqa: D102
-        self, alone: Tensor, nearby: Tensor, similar: Tensor, most: float, far: Tensor, clicks: Tensor
-    ) -> None:
-        self.library.cascade_forward(*alone.shape, most, *addresses(alone, nearby, similar, far, clicks))
+    def cascade_forward(self, cascade: Cascade) -> None:  # noqa: D102
+        arrays = addresses(cascade.alone, cascade.nearby, cascade.similar, cascade.far, cascade.clicks)
+        self.library.cascade_forward(*cascade.alone.shape, cascade.most, *arrays)
 
-    def cascade_backward(  # noqa: D102
-        self,
-        alone: Tensor,
-        nearby: Tensor,
-        similar: Tensor,
-        most: float,
-        far: Tensor,
-        clicks: Tensor,
-        dclicks: Tensor,
-        dsimilar: Tensor,
-    ) -> None:
-        arrays = addresses(alone, nearby, similar, far, clicks, dclicks, dsimilar)
-        self.library.cascade_backward(*alone.shape, most, *arrays)
+    def cascade_backward(self, cascade: Cascade, dclicks: Tensor, dsimilar: Tensor) -> None:  # noqa: D102
+        read = cascade.alone, cascade.nearby, cascade.similar, cascade.far, cascade.clicks
+        self.library.cascade_backward(*cascade.alone.shape, cascade.most, *addresses(*read, dclicks, dsimilar))
 
-    def lstm_encode(  # noqa: D102
-        self,
-        layer: LstmWeights,
-        x: Tensor,
-        last: Tensor,
-        w_enc: Tensor,
-        limit: float,
-        factors: Tensor,
-        h: Tensor,
-        c: Tensor,
-    ) -> None:
-        in_c, arrays = CLstm.of(layer), addresses(x, last, w_enc, factors, h, c)
-        _check_memory(self.library.lstm_encode(self.gemm, ctypes.byref(in_c), *x.shape[:2], limit, *arrays))
+    def lstm_encode(self, encoder: LstmEncoder, factors: Tensor, h: Tensor, c: Tensor) -> None:  # noqa: D102
+        layer, items = CLstm.of(encoder.layer), encoder.items
+        arrays = addresses(items, encoder.last, encoder.w_enc, factors, h, c)
+        _check_memory(
+            self.library.lstm_encode(self.gemm, ctypes.byref(layer), *items.shape[:2], encoder.limit, *arrays)
+        )
 
     def lstm_decode(self, decoding: Decoding, decoder: LstmDecoder) -> None:  # noqa: D102
         others = addresses(decoder.items, decoder.go, decoder.w_dec, decoder.keep, decoder.h, decoder.c, decoder.wanted)

@@ -29,9 +29,9 @@ from torch import Tensor, nn
 
 from seq2slate.atomic import atomic_path
 from seq2slate.data.features import NumberColumns
-from seq2slate.data.lists import Batch, FloatArray, IntArray
+from seq2slate.data.lists import Batch, FloatArray
 from seq2slate.errors import DataError, UsageError
-from seq2slate.model.backends.backend import Backend
+from seq2slate.model.backends.backend import NetworkBackend, Placed
 from seq2slate.model.backends.onnx import FEATURES_NOTE, ITEM_CODES, LIST_CODES, WEIGHTS_NOTE, OnnxRanker
 from seq2slate.model.backends.onnx_graph import BOOL, FLOAT, INTEGER, INTEGER_32, Graph, Value
 from seq2slate.model.backends.parity import Parity, compare
@@ -93,7 +93,7 @@ def onnx_model(model: SlateModel, *, weights_sha256: str = "") -> bytes:
     return _NetworkGraph(model).written(notes)
 
 
-class OnnxBackend(Backend):
+class OnnxBackend(NetworkBackend):
     """A network in ONNX Runtime, as an exported file would run it: greedy slates, in float32 on the CPU."""
 
     samples = False
@@ -121,17 +121,8 @@ class OnnxBackend(Backend):
             return f"the ONNX graph is in float32, and the network in {str(network.v.dtype).removeprefix('torch.')}"
         return None
 
-    def slates(  # noqa: D102
-        self,
-        batch: Batch,
-        k: int | None = None,
-        *,
-        generator: torch.Generator | None = None,
-        temperature: float = 1.0,
-    ) -> tuple[IntArray, FloatArray]:
-        if generator is not None:
-            raise UsageError("ONNX Runtime gives the best slates only: leave out the generator")
-        return self._ranker.slates(batch, k)
+    def place(self, batch: Batch, steps: int, draws: FloatArray | None, sharpness: float) -> Placed:  # noqa: D102
+        return self._ranker.slates(batch, max(1, steps))
 
 
 class _NetworkGraph:

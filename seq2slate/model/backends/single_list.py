@@ -18,10 +18,10 @@ from scipy.special import expit
 from seq2slate.data.features import EncodedLists, NumberColumns
 from seq2slate.data.lists import Batch, FloatArray, IntArray
 from seq2slate.data.ranker import empty_slates
-from seq2slate.model.backends.backend import Categorical, Context, NativeBackend
+from seq2slate.model.backends.backend import NativeBackend, Placed, RawList
 from seq2slate.model.backends.kernels import KERNELS
 from seq2slate.model.backends.native import CLstm, NativeKernels, addresses
-from seq2slate.model.decoders import Sequential, check_options, uniform_draws
+from seq2slate.model.decoders import Sequential
 from seq2slate.model.inputs import InputLists
 from seq2slate.model.interactions import (
     LEAST,
@@ -73,53 +73,26 @@ class SingleListBackend(NativeBackend):
             return f"the interaction {config.interaction!r} is not written in C"
         return None
 
-    def slate(  # noqa: D102
-        self,
-        features: npt.ArrayLike,
-        k: int | None = None,
-        *,
-        categorical: Categorical | None = None,
-        context: Context | None = None,
-        generator: torch.Generator | None = None,
-        temperature: float = 1.0,
-    ) -> tuple[IntArray, FloatArray]:
-        check_options(k, temperature)
-        is_raw = self._reads_numbers_only and not context
-        if is_raw:
-            items = np.ascontiguousarray(self.transform.as_rows(features))
-        else:
-            items = self._item_vectors(self.transform.apply_arrays(features, categorical, context))
-        steps = len(items) if k is None else min(k, len(items))
-        draws = None if generator is None else uniform_draws(1, steps, generator)[0].cpu().numpy()
-        sharpness = 1.0 if draws is None else 1 / temperature
-        try:
-            return self._program.place(items, steps, is_raw=is_raw, draws=draws, sharpness=sharpness)
-        except NotFiniteError:
-            if is_raw:
-                self.transform.apply_arrays(items)  # which says where it is, if it is in the features
-            raise
-
-    def slates(  # noqa: D102
-        self,
-        batch: Batch,
-        k: int | None = None,
-        *,
-        generator: torch.Generator | None = None,
-        temperature: float = 1.0,
-    ) -> tuple[IntArray, FloatArray]:
-        check_options(k, temperature)
+    def place(self, batch: Batch, steps: int, draws: FloatArray | None, sharpness: float) -> Placed:  # noqa: D102
         encoded, offsets = self.transform.apply(batch.lists), batch.lists.offsets
-        slates = empty_slates(batch.lists.lengths, k)
-        logs, width = np.zeros(slates.shape, np.float32), slates.shape[1]
-        draws = None if generator is None else uniform_draws(len(batch), width, generator).cpu().numpy()
+        slates = empty_slates(batch.lists.lengths, steps)
+        logs = np.zeros(slates.shape, np.float32)
         for number in range(len(batch)):
             items = self._item_vectors(_one_list(encoded, offsets, number))
-            steps = min(width, len(items))
-            own = None if draws is None else draws[number, :steps]
-            slates[number, :steps], logs[number, :steps] = self._program.place(
-                items, steps, is_raw=False, draws=own, sharpness=1.0 if own is None else 1 / temperature
-            )
+            own = min(steps, len(items))
+            drawn = None if draws is None else draws[number, :own]
+            slates[number, :own], logs[number, :own] = self._program.run(items, own, drawn, sharpness, is_raw=False)
         return slates, logs
+
+    def place_one(self, one: RawList, steps: int, draws: FloatArray | None, sharpness: float) -> Placed:  # noqa: D102
+        if not self._reads_numbers_only or one.context:
+            items = self._item_vectors(self.transform.apply_arrays(*one))
+            return self._program.run(items, steps, draws, sharpness, is_raw=False)
+        try:
+            return self._program.run(np.ascontiguousarray(one.features), steps, draws, sharpness, is_raw=True)
+        except NotFiniteError:
+            self.transform.apply_arrays(one.features)  # which says where it is, if it is in the features
+            raise
 
     def is_quick(self, n_items: int) -> bool:
         """Few items take no longer than handing them to another thread."""
@@ -191,9 +164,7 @@ class _ListProgram:
         )
         self._address = ctypes.addressof(self._network)
 
-    def place(
-        self, items: FloatArray, steps: int, *, is_raw: bool, draws: FloatArray | None, sharpness: float
-    ) -> tuple[IntArray, FloatArray]:
+    def run(self, items: FloatArray, steps: int, draws: FloatArray | None, sharpness: float, *, is_raw: bool) -> Placed:
         """Return the slate (steps,) of items (N, I) and log-probabilities (steps,), under softmax(score · sharpness).
 
         The items are the best ones, or with draws (steps,) sampled. They are raw numbers, or else what the network
