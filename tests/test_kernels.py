@@ -22,7 +22,7 @@ from seq2slate.model.backends.kernels import (
     LstmEncoder,
     LstmWeights,
     PointerGradients,
-    Rows,
+    StepRows,
     kernels_for,
 )
 from seq2slate.model.backends.native import NativeKernels
@@ -126,15 +126,15 @@ def test_the_caller_says_where_arguments_of_the_pointer_are_clamped(kernels: Ker
     close(factors.log(), 2 * arguments.double().clamp(-limit, limit))
 
 
-def pointer_case(n_items: int, width: int) -> tuple[Rows, Tensor, Tensor, Tensor]:
+def pointer_case(n_items: int, width: int) -> tuple[StepRows, Tensor, Tensor, Tensor]:
     """Return 4 of 6 lists that stop one after the other, with keys (6, N, D), queries (5, 4, D) and v."""
     generator = torch.Generator().manual_seed(width)
     slots = torch.randint(-1, 6, (6, n_items), generator=generator)
-    rows = Rows(torch.tensor([4, 0, 5, 2]), torch.tensor([5, 3, 3, 0]), slots)
+    rows = StepRows(torch.tensor([4, 0, 5, 2]), torch.tensor([5, 3, 3, 0]), slots)
     return rows, normal(6, n_items, width, seed=1), normal(5, 4, width, seed=2), normal(width, seed=3) / width**0.5
 
 
-def slow_scores(rows: Rows, keys: Tensor, queries: Tensor, v: Tensor) -> Tensor:
+def slow_scores(rows: StepRows, keys: Tensor, queries: Tensor, v: Tensor) -> Tensor:
     """Return v^T tanh(key + query) where an item is left, in loops; -inf elsewhere."""
     scores = torch.full((len(keys), len(queries), keys.shape[1]), -math.inf, dtype=torch.float64)
     for row, (number, stop) in enumerate(zip(rows.lists.tolist(), rows.stops.tolist(), strict=True)):

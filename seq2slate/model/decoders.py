@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2slate.errors import UsageError
-from seq2slate.model.backends.kernels import Decoding, LstmDecoder, LstmWeights, Rows, kernels_for, sampled_items
+from seq2slate.model.backends.kernels import Decoding, LstmDecoder, LstmWeights, StepRows, kernels_for, sampled_items
 from seq2slate.model.config import NetworkConfig
 from seq2slate.model.interactions import ScoreTerms
 from seq2slate.model.pointer import LIMIT, Keys, pointer_scores
@@ -202,7 +202,7 @@ class Decoder(nn.Module):
         for depth, (layer, state) in enumerate(zip(self.recurrent_layers, encoded.states, strict=True)):
             start = encoded.go if depth == 0 else None
             outputs, _ = layer.scan(outputs, active, tuple(part[lists] for part in state), start=start)
-        rows = Rows(lists, stops, slots_of_items(slates, encoded.mask))
+        rows = StepRows(lists, stops, slots_of_items(slates, encoded.mask))
         return pointer_scores(encoded.keys, _queries(encoded, outputs, lists), encoded.v, rows)
 
 

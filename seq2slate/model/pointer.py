@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from seq2slate.model.backends.kernels import PointerGradients, Rows, kernels_for
+from seq2slate.model.backends.kernels import PointerGradients, StepRows, kernels_for
 
 LIMIT = 40.0
 """Arguments of the tanh are clamped to ± this, so that e^{2x} is finite; a product of two may overflow or underflow,
@@ -40,7 +40,7 @@ class Keys:
         return cls(pointer_factors(arguments), arguments)
 
 
-def pointer_scores(keys: Keys, queries: Tensor, v: Tensor, rows: Rows) -> Tensor:
+def pointer_scores(keys: Keys, queries: Tensor, v: Tensor, rows: StepRows) -> Tensor:
     """Return the scores of given slates.
 
     Args:
@@ -65,7 +65,7 @@ def pointer_factors(arguments: Tensor) -> Tensor:
 
 class _PointerScores(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, _: Tensor | None, keys: Tensor, queries: Tensor, v: Tensor, rows: Rows) -> Tensor:
+    def forward(ctx: Any, _: Tensor | None, keys: Tensor, queries: Tensor, v: Tensor, rows: StepRows) -> Tensor:
         query_factors = pointer_factors(queries)
         scores = keys.new_full((len(keys), len(queries), keys.shape[1]), -torch.inf)
         kernels_for(keys).pointer_forward(rows, keys, query_factors, v.contiguous(), scores)

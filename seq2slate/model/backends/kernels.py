@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from seq2slate.model.backends.native import native_kernels
+from seq2slate.model.backends.native import NativeKernels, native_kernels
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Decoding:
 
 
 @dataclass(frozen=True)
-class Rows:
+class StepRows:
     """Which steps of given slates are scored: row r of the queries belongs to list lists[r] and has stops[r] steps."""
 
     lists: Tensor
@@ -137,22 +137,12 @@ class Cascade:
     """The largest probability of a similar click."""
 
 
-class FusedLoops(Protocol):
-    """Whole loops over the steps of one LSTM layer, without gradients."""
-
-    def lstm_encode(self, encoder: LstmEncoder, factors: Tensor, h: Tensor, c: Tensor) -> None:
-        """Read the lists: factors (B, N, D) of the keys, and the state h, c (B, D) after the last item of each."""
-
-    def lstm_decode(self, decoding: Decoding, decoder: LstmDecoder) -> None:
-        """Take all steps of decoding, each list until none of its wanted items is left."""
-
-
 class Kernels(Protocol):
     """What both sets of functions offer."""
 
     @property
-    def fused(self) -> FusedLoops | None:
-        """The loops that run as a whole, if there are any."""
+    def fused(self) -> NativeKernels | None:
+        """The kernels that also run whole loops over the steps of one LSTM layer, if they can."""
 
     def why_not(self, device: torch.device, dtype: torch.dtype) -> str | None:
         """Return why these kernels cannot run on tensors of this kind; None if they can."""
@@ -169,11 +159,11 @@ class Kernels(Protocol):
     def pointer_step(self, decoding: Decoding, step: int, lists: Tensor, queries: Tensor) -> None:
         """Score the items left of lists (R,) with factors queries (R, D), and place one of them."""
 
-    def pointer_forward(self, rows: Rows, keys: Tensor, queries: Tensor, v: Tensor, scores: Tensor) -> None:
+    def pointer_forward(self, rows: StepRows, keys: Tensor, queries: Tensor, v: Tensor, scores: Tensor) -> None:
         """Score given slates, with factors keys (B, N, D) and queries (K, R, D); scores (B, K, N) are -inf at first."""
 
     def pointer_backward(
-        self, rows: Rows, keys: Tensor, queries: Tensor, v: Tensor, dscores: Tensor, gradients: PointerGradients
+        self, rows: StepRows, keys: Tensor, queries: Tensor, v: Tensor, dscores: Tensor, gradients: PointerGradients
     ) -> None:
         """Its gradient, from that of the scores (B, K, N)."""
 
@@ -233,14 +223,14 @@ class TorchKernels:
             decoding.bias[placed[0]] += decoding.interaction[placed]
 
     def pointer_forward(  # noqa: D102
-        self, rows: Rows, keys: Tensor, queries: Tensor, v: Tensor, scores: Tensor
+        self, rows: StepRows, keys: Tensor, queries: Tensor, v: Tensor, scores: Tensor
     ) -> None:
         for step, lists in _lists_of_steps(rows, len(queries)):
             values = _scores(keys[lists], queries[step, : len(lists), None], v)
             scores[lists, step] = values.masked_fill(rows.slots[lists] < step, -torch.inf)
 
     def pointer_backward(  # noqa: D102
-        self, rows: Rows, keys: Tensor, queries: Tensor, v: Tensor, dscores: Tensor, gradients: PointerGradients
+        self, rows: StepRows, keys: Tensor, queries: Tensor, v: Tensor, dscores: Tensor, gradients: PointerGradients
     ) -> None:
         for step, lists in _lists_of_steps(rows, len(queries)):
             dscore = dscores[lists, step, :, None]
@@ -288,7 +278,7 @@ def _scores(key: Tensor, query: Tensor, v: Tensor) -> Tensor:
     return (1 - 2 * _half_gap(key, query)) @ v
 
 
-def _lists_of_steps(rows: Rows, steps: int) -> list[tuple[int, Tensor]]:
+def _lists_of_steps(rows: StepRows, steps: int) -> list[tuple[int, Tensor]]:
     """Return every step with the lists that have it, which are the first ones, since stops fall."""
     return [(step, rows.lists[: int((rows.stops > step).sum())]) for step in range(steps)]
 

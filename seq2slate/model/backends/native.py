@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         LstmEncoder,
         LstmWeights,
         PointerGradients,
-        Rows,
+        StepRows,
     )
 
 _SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "native_list.c")]
@@ -134,13 +134,13 @@ class NativeKernels:
         self.library.pointer_step(ctypes.byref(now), step, len(lists), *addresses(lists, queries))
 
     def pointer_forward(  # noqa: D102
-        self, rows: Rows, keys: Tensor, queries: Tensor, v: Tensor, scores: Tensor
+        self, rows: StepRows, keys: Tensor, queries: Tensor, v: Tensor, scores: Tensor
     ) -> None:
         arrays = addresses(rows.lists, rows.stops, rows.slots, keys, queries, v, scores)
         _check_memory(self.library.pointer_forward(len(rows.lists), *keys.shape[1:], scores.shape[1], *arrays))
 
     def pointer_backward(  # noqa: D102
-        self, rows: Rows, keys: Tensor, queries: Tensor, v: Tensor, dscores: Tensor, gradients: PointerGradients
+        self, rows: StepRows, keys: Tensor, queries: Tensor, v: Tensor, dscores: Tensor, gradients: PointerGradients
     ) -> None:
         written = gradients.keys, gradients.queries, gradients.v
         arrays = addresses(rows.lists, rows.stops, keys, queries, v, dscores, *written)
@@ -154,14 +154,18 @@ class NativeKernels:
         read = cascade.alone, cascade.nearby, cascade.similar, cascade.far, cascade.clicks
         self.library.cascade_backward(*cascade.alone.shape, cascade.most, *addresses(*read, dclicks, dsimilar))
 
-    def lstm_encode(self, encoder: LstmEncoder, factors: Tensor, h: Tensor, c: Tensor) -> None:  # noqa: D102
+    # Whole loops over the steps of one LSTM layer, without gradients
+
+    def lstm_encode(self, encoder: LstmEncoder, factors: Tensor, h: Tensor, c: Tensor) -> None:
+        """Read the lists: factors (B, N, D) of the keys, and the state h, c (B, D) after the last item of each."""
         layer, items = CLstm.of(encoder.layer), encoder.items
         arrays = addresses(items, encoder.last, encoder.w_enc, factors, h, c)
         _check_memory(
             self.library.lstm_encode(self.gemm, ctypes.byref(layer), *items.shape[:2], encoder.limit, *arrays)
         )
 
-    def lstm_decode(self, decoding: Decoding, decoder: LstmDecoder) -> None:  # noqa: D102
+    def lstm_decode(self, decoding: Decoding, decoder: LstmDecoder) -> None:
+        """Take all steps of decoding, each list until none of its wanted items is left."""
         others = addresses(decoder.items, decoder.go, decoder.w_dec, decoder.keep, decoder.h, decoder.c, decoder.wanted)
         now, net = _CDecoding.of(decoding), _CDecoder(CLstm.of(decoder.layer), decoder.limit, *others)
         _check_memory(self.library.lstm_decode(self.gemm, ctypes.byref(now), ctypes.byref(net)))

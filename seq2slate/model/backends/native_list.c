@@ -195,7 +195,7 @@ static void encode_list(gemm_function *gemm, const list_network *net, int64_t n,
 }
 
 /* Take the steps of one list: keys (n, d) and the last state, h and c (2, d) in row n % 2. memory has room for n * 4d + 5d
- * floats. Returns PLACED, or NOT_FINITE if some score was no number. */
+ * floats. Returns PLACED, or NOT_FINITE if some score is NaN or infinite. */
 static int decode_list(gemm_function *gemm, const list_network *net, const decoding *now, click_model user, const float *x,
                        float *memory, float *h, float *c, float *log_probabilities) {
     const int64_t n = now->n, d = now->d, f = net->decoder.inputs;
@@ -223,7 +223,7 @@ static int decode_list(gemm_function *gemm, const list_network *net, const decod
 }
 
 /* Place the first items of one list of n > 0 items, and say with what log-probability each was placed. features (n, inputs) are
- * raw if `is_raw`, and draws (steps) may be null. Returns PLACED, NO_MEMORY, or NOT_FINITE if a number is none. */
+ * raw if `is_raw`, and draws (steps) may be null. Returns PLACED, NO_MEMORY, or NOT_FINITE if a number is NaN or infinite. */
 int place_list(gemm_function *gemm, const list_network *net, int64_t n, int64_t steps, int is_raw, float sharpness,
                const float *features, const float *draws, int64_t *slate, float *log_probabilities) {
     if (!is_finite(n * net->encoder.inputs, features)) return NOT_FINITE;
