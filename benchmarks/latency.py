@@ -16,10 +16,10 @@ import torch
 from benchmarks.network import HIDDEN, N_FEATURES, Rows
 from benchmarks.textbook import TextbookPointerNetwork
 from seq2slate.data.lists import FloatArray, ItemLists
-from seq2slate.model.backends.onnx_network import onnx_model
-from seq2slate.model.backends.onnx_ranker import FEATURES_NOTE, WEIGHTS_NOTE, OnnxRanker
-from seq2slate.model.backends.runtime import Runtime
-from seq2slate.model.network import NetworkConfig
+from seq2slate.model.backends.backend import choose_backend
+from seq2slate.model.backends.onnx import OnnxRanker
+from seq2slate.model.backends.onnx_export import onnx_model
+from seq2slate.model.config import NetworkConfig
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.training.config import configure
 
@@ -39,8 +39,8 @@ def run() -> Rows:
             {
                 "textbook": textbook_request(features, k),
                 "ONNX Runtime": onnx_request(paper, features, k),
-                "Runtime": runtime_request(paper, features, k),
-                "Runtime, preset default": runtime_request(default, features, k),
+                "Runtime": backend_request(paper, features, k),
+                "Runtime, preset default": backend_request(default, features, k),
             }
         )
         rows.append(
@@ -84,11 +84,11 @@ def textbook_request(features: FloatArray, k: int | None) -> Callable[[], object
 
 
 def onnx_request(model: SlateModel, features: FloatArray, k: int | None) -> Callable[[], object]:
-    exported = OnnxRanker(onnx_model(model, {FEATURES_NOTE: model.transform.to_json(), WEIGHTS_NOTE: ""}), threads=1)
+    exported = OnnxRanker(onnx_model(model), threads=1)
     inputs = {"features": features[None], "lengths": np.array([len(features)])}
     return lambda: exported.run(inputs, k or len(features))
 
 
-def runtime_request(model: SlateModel, features: FloatArray, k: int | None) -> Callable[[], object]:
-    runtime = Runtime(model)
-    return lambda: runtime.slate(features, k)
+def backend_request(model: SlateModel, features: FloatArray, k: int | None) -> Callable[[], object]:
+    backend = choose_backend(model)
+    return lambda: backend.slate(features, k)

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.textbook import TextbookPointerNetwork, sampling_loss
-from seq2slate.model.decoding import decode
+from seq2slate.model.config import NetworkConfig
 from seq2slate.model.inputs import InputSizes, NetworkInputs
-from seq2slate.model.network import NetworkConfig, SlateNetwork
+from seq2slate.model.network import SlateNetwork
 from seq2slate.training.config import TrainingConfig
 from seq2slate.training.objectives import Objective
 
@@ -181,7 +181,7 @@ def textbook_decoding(n_items: int, k: int | None) -> Callable[[], object]:
 def greedy_decoding(n_items: int, k: int | None, decoder: str = "sequential") -> Callable[[], object]:
     items, mask, _ = random_batch(n_items)
     inputs, network = network_inputs(items, mask), new_network(decoder).eval()
-    return torch.no_grad()(lambda: decode(network, network.encode(inputs), k))
+    return torch.no_grad()(lambda: network.decoder.decode(network.encode(inputs), k))
 
 
 # The matrix products alone, in the sizes in which they come

@@ -80,7 +80,7 @@ def main() -> None:
 def print_ablation(split: Split, seeds: int) -> None:
     """Print the best validation NDCG@10 of the preset `default`, and of variants without some of its parts."""
     no_likelihood = {"click_likelihood_weight": 0.0}
-    no_interaction = {"resemblance": False, **no_likelihood}
+    no_interaction = {"interaction": "none", **no_likelihood}
     variants: dict[str, dict[str, Any]] = {
         "default": {},
         "greedy policy": {"policy": "greedy"},

@@ -26,7 +26,7 @@ from .estimator import Estimator as Estimator
 from .estimator import Slate as Slate
 from .evaluation.evaluate import evaluate as evaluate
 from .metrics import Measure as Measure
-from .model.network import NetworkConfig as NetworkConfig
+from .model.config import NetworkConfig as NetworkConfig
 from .reranker import Reranker as Reranker
 from .simulation.click_models import click_model as click_model
 from .simulation.click_models import simulate_clicks as simulate_clicks

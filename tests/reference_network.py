@@ -20,12 +20,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from seq2slate.model.backends import kernels
+from seq2slate.model.backends.kernels import KERNELS as KERNELS_BY_NAME
+from seq2slate.model.backends.native import NativeKernels
+from seq2slate.model.config import NetworkConfig
 from seq2slate.model.inputs import InputSizes, NetworkInputs
-from seq2slate.model.network import NetworkConfig, SlateNetwork
+from seq2slate.model.network import SlateNetwork
 
 PARAM_SCALE = 30.0
-"""The weights of the resemblance and of the base prior are stored divided by this."""
+"""The weights of item similarity and of the base prior are stored divided by this."""
 
 Scores: TypeAlias = dict[int, Tensor]
 """The score of each item that is left."""
@@ -78,7 +80,7 @@ class ReferenceNetwork:
         for layer in range(self.config.layers):
             outputs, ends = [], []
             for direction, backwards in enumerate(self.directions()):
-                read, end = self.read(f"encoder.{layer}.{direction}", vectors[::-1] if backwards else vectors)
+                read, end = self.read(f"encoder.layers.{layer}.{direction}", vectors[::-1] if backwards else vectors)
                 outputs.append(read[::-1] if backwards else read)
                 ends.append(end)
             vectors = [torch.cat(of_item) for of_item in zip(*outputs, strict=True)]
@@ -172,7 +174,7 @@ class ReferenceNetwork:
         """Return what each item's score starts with, and what each item adds to another's once it is placed."""
         zero, n = torch.zeros((), dtype=torch.float64), len(items)
         priors = self.priors(n)
-        if not self.config.resemblance:
+        if self.config.interaction == "none":
             return priors, [[zero] * n for _ in range(n)]
         clicks, similar = self.clicks(self.appeals(items, priors), self.similarities(items))
         strength = torch.exp(self.number("effect_placed"))
@@ -185,7 +187,7 @@ class ReferenceNetwork:
         return starts, [[added(k, i) for i in range(n)] for k in range(n)]
 
     def appeals(self, items: list[Tensor], priors: list[Tensor]) -> list[Tensor]:
-        u = PARAM_SCALE * self.weights["resemblance.relevance"]
+        u = PARAM_SCALE * self.weights["interaction.relevance"]
         return [u @ x + prior + self.number("offset") for x, prior in zip(items, priors, strict=True)]
 
     def similarities(self, items: list[Tensor]) -> list[list[Tensor]]:
@@ -222,17 +224,17 @@ class ReferenceNetwork:
         return [PARAM_SCALE * self.weights["prior"][min(i, 63)] if self.config.base_prior else zero for i in range(n)]
 
     def number(self, name: str) -> Tensor:
-        return PARAM_SCALE * self.weights[f"resemblance.numbers.{name}"]
+        return PARAM_SCALE * self.weights[f"interaction.numbers.{name}"]
 
     def distances(self, items: list[Tensor]) -> list[list[Tensor]]:
         """Return d_ik between the bent and weighted items, divided by its lower median over the pairs."""
-        bend = sigmoid(PARAM_SCALE * self.weights["resemblance.bends"])
-        weights = torch.exp(PARAM_SCALE * self.weights["resemblance.log_weights"])
+        bend = sigmoid(PARAM_SCALE * self.weights["interaction.bends"])
+        weights = torch.exp(PARAM_SCALE * self.weights["interaction.log_weights"])
         places = [weights * (torch.exp(bend * x) - 1) / bend for x in items]
         squares = [[((one - other) ** 2).sum() for other in places] for one in places]
         of_pairs = sorted(squares[i][k] for i in range(len(items)) for k in range(i))
         median = of_pairs[(len(of_pairs) - 1) // 2] if of_pairs else torch.ones((), dtype=torch.float64)
-        return [[value / median for value in row] for row in squares]
+        return [[value / median.clamp(min=1e-6) for value in row] for row in squares]
 
     # Decoding
 
@@ -253,7 +255,7 @@ class ReferenceNetwork:
         for vector in [self.weights["go"], *(memory.items[i] for i in placed)]:
             read = vector
             for layer, state in enumerate(states):
-                states[layer] = self.step(f"decoder.{layer}", read, state)
+                states[layer] = self.step(f"decoder.layers.{layer}", read, state)
                 read = states[layer][0]
         return read
 
@@ -359,8 +361,9 @@ VARIANTS: dict[str, tuple[InputSizes, NetworkConfig]] = {
         ("embeddings and context", RICH, {}),
         ("position input", PLAIN, {"position_input": True}),
         ("base prior", PLAIN, {"base_prior": True}),
-        ("resemblance", PLAIN, {"resemblance": True}),
-        ("resemblance and prior", PLAIN, {"resemblance": True, "base_prior": True}),
+        ("similarity", PLAIN, {"interaction": "similarity"}),
+        ("similarity and prior", PLAIN, {"interaction": "similarity", "base_prior": True}),
+        ("similarity, one-step", PLAIN, {"interaction": "similarity", "decoder": "one-step"}),
         ("an odd width", PLAIN, {"hidden": 5}),
         ("attention", PLAIN, {"encoder": "attention", "heads": 2}),
         (
@@ -378,7 +381,7 @@ VARIANTS: dict[str, tuple[InputSizes, NetworkConfig]] = {
                 "cell": "gru",
                 "position_embedding": True,
                 "base_prior": True,
-                "resemblance": True,
+                "interaction": "similarity",
             },
         ),
         (
@@ -390,7 +393,7 @@ VARIANTS: dict[str, tuple[InputSizes, NetworkConfig]] = {
                 "reversed_input": True,
                 "position_input": True,
                 "base_prior": True,
-                "resemblance": True,
+                "interaction": "similarity",
             },
         ),
         (
@@ -413,14 +416,14 @@ KERNELS = ("native", "native, step by step", "torch")
 def use_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have networks run in one of the ways; skip the test where the machine has none of the kind."""
     if name == "torch":
-        monkeypatch.setattr(kernels, "_NATIVE", [])
+        monkeypatch.setattr(NativeKernels, "why_not", lambda *_: "the test does without C")
         return
-    found = kernels.available_kernels().get("native")
-    if not isinstance(found, kernels.NativeKernels):
+    found = KERNELS_BY_NAME.get("native")
+    if found is None:
         pytest.skip("no C compiler")
     if name == "native, step by step":
         monkeypatch.setattr(found, "gemm", None)
-    elif not found.can_fuse:
+    elif found.fused is None:
         pytest.skip("no BLAS that C could call")
 
 
@@ -436,7 +439,7 @@ def randomise(network: SlateNetwork, seed: int, spread: float = 0.7) -> None:
     """Draw all weights uniformly from ±spread."""
     generator = torch.Generator().manual_seed(seed)
     for name, weight in network.named_parameters():
-        reach = spread / PARAM_SCALE if name.startswith(("resemblance", "prior")) else spread
+        reach = spread / PARAM_SCALE if name.startswith(("interaction", "prior")) else spread
         weight.uniform_(-reach, reach, generator=generator)
 
 

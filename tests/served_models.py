@@ -1,5 +1,7 @@
 """Models of every shape, and lists for them, for the tests of what runs outside of training."""
 
+from typing import Any
+
 import numpy as np
 
 from seq2slate.data.lists import ItemLists, offsets_from_lengths
@@ -33,3 +35,11 @@ def model_for(variant: str, lists: ItemLists, *, seed: int = 0) -> SlateModel:
     model = SlateModel.create(lists, VARIANTS[variant][1])
     randomise(model.network, seed)
     return model
+
+
+def columns_of(one: ItemLists) -> dict[str, Any]:
+    """Return the categorical and context columns of a single list, as a request has them."""
+    context = {
+        name: column[0] if isinstance(column, np.ndarray) else column[0].as_py() for name, column in one.context.items()
+    }
+    return {"categorical": {name: column.to_pylist() for name, column in one.categorical.items()}, "context": context}

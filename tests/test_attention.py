@@ -15,10 +15,10 @@ from torch import Tensor
 from seq2slate.baselines.registry import NETWORK_PRESETS, load, make_estimator
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import Ranker
-from seq2slate.model.attention import LAST_POSITION, AttentionBlock, AttentionEncoder, mean_of_items
-from seq2slate.model.decoding import first_scores
+from seq2slate.model.config import NetworkConfig
+from seq2slate.model.encoders import LAST_POSITION, AttentionBlock, AttentionEncoder, mean_of_items
 from seq2slate.model.inputs import InputSizes, NetworkInputs
-from seq2slate.model.network import NetworkConfig, SlateNetwork
+from seq2slate.model.network import SlateNetwork
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.reranker import Reranker
 from seq2slate.training.config import PRESETS, TrainingConfig, configure
@@ -33,7 +33,9 @@ Array = npt.NDArray[np.float64]
 
 
 def scores_of(network: SlateNetwork, inputs: NetworkInputs) -> Tensor:
-    return first_scores(network, network.encode(inputs))
+    """Return the scores (B, N) of the first step."""
+    items = inputs.mask.any(1, keepdim=True).long() - 1  # the first of each list that has one
+    return network.decoder.score(network.encode(inputs), items)[:, 0]
 
 
 def undropped(values: Tensor) -> Tensor:
@@ -183,9 +185,9 @@ def test_every_sublayer_is_dropped_out_for_a_whole_list() -> None:
         shapes.append(tuple(values.shape))
         return values * 0
 
-    encoder = AttentionEncoder(3, 8, layers=2, heads=2, positions=False)
+    encoder = AttentionEncoder(3, ATTENTION)
     encoder.reset_parameters(torch.Generator().manual_seed(0), 0.1)
-    memory = encoder(torch.randn(5, 2, 3), torch.ones(2, 5, dtype=torch.bool), note)
+    memory, _ = encoder(torch.randn(5, 2, 3), torch.ones(2, 5, dtype=torch.bool), note)
     assert shapes == [(5, 2, 8)] * 4
     torch.testing.assert_close(memory.mean(2), torch.zeros(5, 2), atol=1e-6, rtol=0)  # nothing but norms is left
 
@@ -223,7 +225,7 @@ def test_presets_that_are_named_like_rankers_are_presets() -> None:
 @pytest.mark.parametrize("name", NETWORK_PRESETS)
 def test_other_rerankers_have_nothing_of_ours(name: str) -> None:
     network = configure(name).network
-    assert (network.resemblance, network.base_prior, network.position_input) == (False, False, False)
+    assert (network.interaction, network.base_prior, network.position_input) == ("none", False, False)
     assert network.decoder == "one-step"
 
 

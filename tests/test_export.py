@@ -23,12 +23,11 @@ from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import Ranker
 from seq2slate.errors import DataError, UsageError
 from seq2slate.model.backends import onnx_export as export
-from seq2slate.model.backends import onnx_network
-from seq2slate.model.backends.onnx_export import LENGTHS, TIE, compare, export_onnx
-from seq2slate.model.backends.onnx_graph import FLOAT, Graph
-from seq2slate.model.backends.onnx_network import onnx_model
-from seq2slate.model.backends.onnx_ranker import FEATURES_NOTE, ITEM_CODES, WEIGHTS_NOTE, OnnxRanker
-from seq2slate.model.network import NetworkConfig
+from seq2slate.model.backends.onnx import ITEM_CODES, OnnxRanker
+from seq2slate.model.backends.onnx_export import export_onnx, onnx_model
+from seq2slate.model.backends.onnx_graph import FLOAT, Graph, Value
+from seq2slate.model.backends.parity import LENGTHS, TIE, compare, random_batches
+from seq2slate.model.config import NetworkConfig
 from seq2slate.model.slate_model import SlateModel
 from tests.checks import check_ranker, mixed_lists
 from tests.reference_network import VARIANTS, randomise
@@ -39,11 +38,7 @@ FEW = np.array([1, 2, 3, 20, 30, 200] * 5)
 
 
 def exported(model: SlateModel) -> OnnxRanker:
-    return OnnxRanker(content_of(model))
-
-
-def content_of(model: SlateModel) -> bytes:
-    return onnx_model(model, {FEATURES_NOTE: model.transform.to_json(), WEIGHTS_NOTE: "none"})
+    return OnnxRanker(onnx_model(model))
 
 
 # The same as the network
@@ -97,13 +92,13 @@ def test_every_scaling_is_in_the_file(scaling: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "function", "low"),
-    [("_log1p", np.log1p, -0.999), ("_expm1", np.expm1, -12.0), ("_sigmoid", expit, -80.0)],
+    [("log1p", np.log1p, -0.999), ("expm1", np.expm1, -12.0), ("exact_sigmoid", expit, -80.0)],
 )
 def test_functions_keep_their_digits_where_they_are_small(name: str, function: Any, low: float) -> None:
     tiny = np.logspace(-30, -1, 200)
     x = np.concatenate([tiny, -tiny, np.linspace(low, 40, 1000)]).astype(np.float32)
     graph = Graph()
-    value = getattr(onnx_network, name)(graph.input("features", FLOAT, ["n"]))
+    value = getattr(Value, name)(graph.input("features", FLOAT, ["n"]))
     content = graph.model({"y": (value, FLOAT, ["n"])}, {})
     (found,) = onnxruntime.InferenceSession(content).run(None, {"features": x})
     expected: npt.NDArray[np.float64] = function(x.astype(np.float64))
@@ -121,7 +116,7 @@ def test_a_thousand_lists_of_1_to_200_items_are_compared() -> None:
 def test_the_lists_are_in_the_range_of_the_columns_with_duplicates_and_unknown_words() -> None:
     lists = lists_for("everything")
     model = model_for("everything", lists)
-    batches = list(export._random_batches(model.transform, LENGTHS[:300], 0))
+    batches = list(random_batches(model.transform, LENGTHS[:300], 0))
     encoded = [model.transform.apply(batch.lists) for batch in batches]
     dense = np.concatenate([one.dense for one in encoded])
     assert (dense.min(), dense.max()) == (-10, 10)  # the ends of the range, and not many
@@ -139,7 +134,9 @@ def test_the_lists_are_in_the_range_of_the_columns_with_duplicates_and_unknown_w
 def test_other_weights_are_refused_with_the_list_and_the_slot(variant: str) -> None:
     lists = lists_for(variant)
     other = exported(model_for(variant, lists, seed=1))
-    with pytest.raises(DataError, match=r"random list \d+ of \d+ items, slot \d+: .* no tie; .*: nothing was written"):
+    with pytest.raises(
+        DataError, match=r"random list \d+ of \d+ items, slot \d+: .* no tie; the network.s slate is \["
+    ):
         compare(model_for(variant, lists), other, lengths=FEW)
 
 
@@ -175,7 +172,7 @@ def test_slates_that_differ_in_ties_pass_and_are_counted(variant: str) -> None:
 
 def saved_model(folder: Path, config: NetworkConfig | None = None) -> SlateModel:
     lists = mixed_lists(0)
-    model = SlateModel.create(lists, config or NetworkConfig(hidden=8, base_prior=True, resemblance=True))
+    model = SlateModel.create(lists, config or NetworkConfig(hidden=8, base_prior=True, interaction="similarity"))
     randomise(model.network, 0)
     model.save(folder)
     return model
@@ -198,8 +195,8 @@ def test_the_command_writes_a_file_that_says_what_it_was_made_from(tmp_path: Pat
 def test_nothing_is_written_when_the_slates_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = saved_model(tmp_path / "model", NetworkConfig(hidden=8))
     randomise(model.network, 1)
-    content = content_of(model)
-    monkeypatch.setattr(export, "onnx_model", lambda *_: content)
+    content = onnx_model(model)
+    monkeypatch.setattr(export, "onnx_model", lambda *_, **__: content)
     with pytest.raises(DataError, match="nothing was written"):
         export_onnx(tmp_path / "model", tmp_path / "out" / "model.onnx")
     assert not (tmp_path / "out").exists()
@@ -208,7 +205,6 @@ def test_nothing_is_written_when_the_slates_differ(tmp_path: Path, monkeypatch: 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in (
         "seq2slate.model.backends.onnx_export",
-        "seq2slate.model.backends.onnx_network",
         "seq2slate.model.backends.onnx_graph",
     ):
         monkeypatch.delitem(sys.modules, name)
@@ -237,10 +233,10 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
 # A ranker
 
 
-@pytest.mark.parametrize("variant", ["paper", "one-step", "resemblance and prior", "attention"])
+@pytest.mark.parametrize("variant", ["paper", "one-step", "similarity and prior", "attention"])
 def test_battery(variant: str, tmp_path: Path) -> None:
     lists = mixed_lists(0)
-    content = content_of(model_for(variant, lists))
+    content = onnx_model(model_for(variant, lists))
     (tmp_path / "model.onnx").write_bytes(content)
 
     def save_load(_: Ranker) -> Ranker:
@@ -251,10 +247,10 @@ def test_battery(variant: str, tmp_path: Path) -> None:
 
 def test_an_exported_model_does_not_need_pytorch(tmp_path: Path) -> None:
     lists = mixed_lists(0)
-    (tmp_path / "model.onnx").write_bytes(content_of(model_for("paper", lists)))
+    (tmp_path / "model.onnx").write_bytes(onnx_model(model_for("paper", lists)))
     program = (
         "import sys, numpy as np; from seq2slate import ItemLists;"
-        "from seq2slate.model.backends.onnx_ranker import OnnxRanker;"
+        "from seq2slate.model.backends.onnx import OnnxRanker;"
         "ranker = OnnxRanker(sys.argv[1]); print(ranker.rank(ItemLists(np.eye(4), [0, 4]).batch(), 2).shape);"
         "print('torch' in sys.modules)"
     )

@@ -13,7 +13,7 @@ import torch
 
 from seq2slate.data.lists import ItemLists
 from seq2slate.errors import DataError, TrainingStoppedError, UsageError
-from seq2slate.model.network import NetworkConfig
+from seq2slate.model.config import NetworkConfig
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.reranker import Reranker
 from seq2slate.training.config import PRESETS, Policy, TrainingConfig, configure

@@ -14,7 +14,8 @@ from seq2slate.experiments.analysis import analyse
 from seq2slate.experiments.assignment import INTERLEAVED, read_experiment
 from seq2slate.experiments.interleaving import log_propensities, preference_from_clicks
 from seq2slate.log.impression_log import open_log
-from seq2slate.model.backends.runtime import Runtime
+from seq2slate.model.backends.backend import choose_backend
+from seq2slate.model.slate_model import SlateModel
 from seq2slate.serving.traffic import Traffic, send_traffic
 from seq2slate.simulation.click_models import click_model
 from seq2slate.simulation.synthetic import make_synthetic_lists
@@ -73,7 +74,7 @@ def visited(folder: Path, lists: ItemLists) -> tuple[Traffic, list[Impression]]:
 
 
 def test_each_team_places_its_best(visited: tuple[Traffic, list[Impression]], folder: Path) -> None:
-    runtime = Runtime.load(folder / "model")
+    runtime = choose_backend(SlateModel.load(folder / "model"))
     teams = set()
     for one in visited[1]:
         assert one.draft is not None

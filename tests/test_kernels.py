@@ -15,14 +15,19 @@ from torch import Tensor
 
 from seq2slate.model.backends import native
 from seq2slate.model.backends.kernels import (
+    KERNELS,
+    Cascade,
     Decoding,
     Kernels,
+    LstmEncoder,
     LstmWeights,
-    NativeKernels,
-    Rows,
-    available_kernels,
+    PointerGradients,
+    StepRows,
     kernels_for,
 )
+from seq2slate.model.backends.native import NativeKernels
+from seq2slate.model.interactions import NEARLY_ONE
+from seq2slate.model.pointer import LIMIT
 
 WIDTHS = (1, 2, 5, 16, 63, 64, 70, 128, 131)
 """Units: odd and even, whole blocks of 64 and of 16 and not."""
@@ -30,10 +35,10 @@ WIDTHS = (1, 2, 5, 16, 63, 64, 70, 128, 131)
 
 @pytest.fixture(params=["torch", "native"])
 def kernels(request: pytest.FixtureRequest) -> Kernels:
-    found = available_kernels()
-    if request.param not in found:
+    if request.param not in KERNELS:
         pytest.skip("no C compiler")
-    return found[request.param]
+    found: Kernels = KERNELS[request.param]
+    return found
 
 
 def normal(*shape: int, seed: int) -> Tensor:
@@ -104,24 +109,32 @@ def test_lstm_gates_saturate(kernels: Kernels, size: float) -> None:
 def test_pointer_factors_are_exponentials_to_the_last_digits(kernels: Kernels) -> None:
     arguments = torch.linspace(-40, 40, 70001)
     factors = arguments.clone()
-    kernels.pointer_factors(factors)
+    kernels.pointer_factors(factors, LIMIT)
     torch.testing.assert_close(factors.double(), torch.exp(2 * arguments.double()), rtol=1e-6, atol=0)
     beyond = torch.tensor([-1e4, -41.0, 41.0, 1e4])
-    kernels.pointer_factors(beyond)
+    kernels.pointer_factors(beyond, LIMIT)
     torch.testing.assert_close(
         beyond.double(), torch.tensor([-80.0, -80, 80, 80], dtype=torch.float64).exp(), rtol=1e-6, atol=0
     )
 
 
-def pointer_case(n_items: int, width: int) -> tuple[Rows, Tensor, Tensor, Tensor]:
+@pytest.mark.parametrize("limit", [0.5, 3.0])
+def test_the_caller_says_where_arguments_of_the_pointer_are_clamped(kernels: Kernels, limit: float) -> None:
+    arguments = torch.linspace(-5, 5, 101)
+    factors = arguments.clone()
+    kernels.pointer_factors(factors, limit)
+    close(factors.log(), 2 * arguments.double().clamp(-limit, limit))
+
+
+def pointer_case(n_items: int, width: int) -> tuple[StepRows, Tensor, Tensor, Tensor]:
     """Return 4 of 6 lists that stop one after the other, with keys (6, N, D), queries (5, 4, D) and v."""
     generator = torch.Generator().manual_seed(width)
     slots = torch.randint(-1, 6, (6, n_items), generator=generator)
-    rows = Rows(torch.tensor([4, 0, 5, 2]), torch.tensor([5, 3, 3, 0]), slots)
+    rows = StepRows(torch.tensor([4, 0, 5, 2]), torch.tensor([5, 3, 3, 0]), slots)
     return rows, normal(6, n_items, width, seed=1), normal(5, 4, width, seed=2), normal(width, seed=3) / width**0.5
 
 
-def slow_scores(rows: Rows, keys: Tensor, queries: Tensor, v: Tensor) -> Tensor:
+def slow_scores(rows: StepRows, keys: Tensor, queries: Tensor, v: Tensor) -> Tensor:
     """Return v^T tanh(key + query) where an item is left, in loops; -inf elsewhere."""
     scores = torch.full((len(keys), len(queries), keys.shape[1]), -math.inf, dtype=torch.float64)
     for row, (number, stop) in enumerate(zip(rows.lists.tolist(), rows.stops.tolist(), strict=True)):
@@ -139,8 +152,8 @@ def test_pointer_scores_and_their_gradients_equal_the_equation(kernels: Kernels,
     doubles = [tensor.double().requires_grad_(True) for tensor in (keys, queries, v)]
     expected = slow_scores(rows, *doubles)
     key_factors, query_factors = keys.clone(), queries.clone()
-    kernels.pointer_factors(key_factors)
-    kernels.pointer_factors(query_factors)
+    kernels.pointer_factors(key_factors, LIMIT)
+    kernels.pointer_factors(query_factors, LIMIT)
     scores = torch.full(expected.shape, -math.inf)
     kernels.pointer_forward(rows, key_factors, query_factors, v, scores)
     close(scores, expected.detach())
@@ -148,7 +161,7 @@ def test_pointer_scores_and_their_gradients_equal_the_equation(kernels: Kernels,
     dscores = normal(*expected.shape, seed=5).where(scores > -math.inf, 0)
     gradients = torch.autograd.grad(expected, doubles, dscores.double())
     dkeys, dqueries, dv = torch.zeros_like(keys), torch.zeros_like(queries), torch.zeros(len(keys), width)
-    kernels.pointer_backward(rows, key_factors, query_factors, v, dscores, dkeys, dqueries, dv)
+    kernels.pointer_backward(rows, key_factors, query_factors, v, dscores, PointerGradients(dkeys, dqueries, dv))
     for found, gradient in zip((dkeys, dqueries, dv.sum(0)), gradients, strict=True):
         close(found, gradient)
 
@@ -184,7 +197,7 @@ def test_a_step_places_the_best_item_or_the_drawn_one(kernels: Kernels, width: i
     before = replace(state, left=state.left.clone(), bias=None if state.bias is None else state.bias.clone())
     arguments = torch.tanh(state.keys[lists].double() + queries[:, None].double())
     for factors in (state.keys, queries):
-        kernels.pointer_factors(factors)
+        kernels.pointer_factors(factors, LIMIT)
     kernels.pointer_step(state, 1, lists, queries)
     for row, number in enumerate(lists.tolist()):
         left = [item for item in range(4) if before.left[number, item]]
@@ -222,7 +235,7 @@ def test_the_most_extreme_draws_place_a_real_item(kernels: Kernels, draw: float)
     state, lists, queries = decoding_case(16, sampled=True, terms=False)
     state = replace(state, draws=torch.full((5, 3), draw), v=30 * state.v)  # some probabilities are 0 in float32
     for factors in (state.keys, queries):
-        kernels.pointer_factors(factors)
+        kernels.pointer_factors(factors, LIMIT)
     kernels.pointer_step(state, 0, lists, queries)
     choices = state.slates[:4, 0].tolist()
     assert choices[2] == -1
@@ -244,7 +257,7 @@ def test_equal_scores_are_placed_in_base_order(kernels: Kernels) -> None:
 def test_an_encoder_takes_its_products_from_either_blas(
     find: Callable[[], int | None], width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernels, address = available_kernels().get("native"), find()
+    kernels, address = KERNELS.get("native"), find()
     if not isinstance(kernels, NativeKernels) or address is None:
         pytest.skip("no C compiler, or no such BLAS")
     monkeypatch.setattr(kernels, "gemm", address)
@@ -252,7 +265,7 @@ def test_an_encoder_takes_its_products_from_either_blas(
     x, last = normal(4, 50, 3, seed=3), torch.arange(50) % 4
     factors, h_last, c_last = torch.empty(50, 4, width), torch.empty(50, width), torch.empty(50, width)
     w_enc = normal(width, width, seed=4)
-    kernels.lstm_encode(weights, x, last, w_enc, factors, h_last, c_last)
+    kernels.lstm_encode(LstmEncoder(weights, x, last, w_enc, LIMIT), factors, h_last, c_last)
     h = c = torch.zeros(50, width, dtype=torch.float64)
     for step, vectors in enumerate(x.double()):
         arguments = vectors @ weights.weight_input.double() + h @ weights.weight_hidden.double() + weights.bias.double()
@@ -266,20 +279,20 @@ def test_an_encoder_takes_its_products_from_either_blas(
 
 
 def test_native_kernels_take_contiguous_tensors_only() -> None:
-    kernels = available_kernels().get("native")
+    kernels = KERNELS.get("native")
     if kernels is None:
         pytest.skip("no C compiler")
     with pytest.raises(ValueError, match="contiguous"):
-        kernels.pointer_factors(torch.zeros(4, 4).t()[:2])
+        kernels.pointer_factors(torch.zeros(4, 4).t()[:2], LIMIT)
 
 
 def test_double_precision_is_for_torch() -> None:
-    assert kernels_for(torch.zeros(1, dtype=torch.float64)) is available_kernels()["torch"]
-    assert kernels_for(torch.zeros(1)) is available_kernels().get("native", available_kernels()["torch"])
+    assert kernels_for(torch.zeros(1, dtype=torch.float64)) is KERNELS["torch"]
+    assert kernels_for(torch.zeros(1)) is KERNELS.get("native", KERNELS["torch"])
 
 
 def test_native_kernels_can_be_turned_off() -> None:
-    code = "from seq2slate.model.backends.kernels import available_kernels; print(*available_kernels())"
+    code = "from seq2slate.model.backends.kernels import KERNELS; print(*KERNELS)"
     result = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"SEQ2SLATE_NATIVE": "0"},
@@ -295,7 +308,7 @@ def uncached_library() -> object:
 
 
 def test_the_library_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "native" not in available_kernels():
+    if "native" not in KERNELS:
         pytest.skip("no C compiler")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert uncached_library() is not None
@@ -351,20 +364,32 @@ def test_the_cascade_and_its_gradient_equal_the_equations(kernels: Kernels, list
     expected = cascade(*doubles)
     (expected * weights).sum().backward()  # type: ignore[no-untyped-call]
     far, clicks = torch.ones(lists, items), torch.empty(lists, items)
-    kernels.cascade_forward(alone, nearby, similar, far, clicks)
+    found = Cascade(alone, nearby, similar, far, clicks, NEARLY_ONE)
+    kernels.cascade_forward(found)
     close(clicks, expected.detach())
     dclicks, dsimilar = weights.clone(), torch.zeros(lists, items, items)
-    kernels.cascade_backward(alone, nearby, similar, far, clicks, dclicks, dsimilar)
-    for found, double in zip((dclicks * far, dclicks * (1 - far), dsimilar), doubles, strict=True):
-        close(found, torch.zeros_like(double) if double.grad is None else double.grad)
+    kernels.cascade_backward(found, dclicks, dsimilar)
+    for gradient, double in zip((dclicks * far, dclicks * (1 - far), dsimilar), doubles, strict=True):
+        close(gradient, torch.zeros_like(double) if double.grad is None else double.grad)
 
 
 def test_a_certain_click_on_a_twin_leaves_all_numbers_finite(kernels: Kernels) -> None:
     alone, nearby, similar = torch.ones(1, 3), torch.zeros(1, 3), torch.ones(1, 3, 3)
     far, clicks = torch.ones(1, 3), torch.empty(1, 3)
-    kernels.cascade_forward(alone, nearby, similar, far, clicks)
+    found = Cascade(alone, nearby, similar, far, clicks, NEARLY_ONE)
+    kernels.cascade_forward(found)
     torch.testing.assert_close(clicks, torch.tensor([[1.0, 0.0, 0.0]]), atol=2e-6, rtol=0)
     dclicks, dsimilar = torch.ones(1, 3), torch.zeros(1, 3, 3)
-    kernels.cascade_backward(alone, nearby, similar, far, clicks, dclicks, dsimilar)
+    kernels.cascade_backward(found, dclicks, dsimilar)
     assert dclicks.isfinite().all()
     assert dsimilar.isfinite().all()
+
+
+@pytest.mark.parametrize("most", [0.25, 0.5])
+def test_the_caller_says_how_probable_a_similar_click_can_be(kernels: Kernels, most: float) -> None:
+    alone, nearby, similar = torch.full((1, 3), 0.9), torch.zeros(1, 3), torch.ones(1, 3, 3)
+    found = Cascade(alone, nearby, similar, torch.ones(1, 3), torch.empty(1, 3), most)
+    kernels.cascade_forward(found)
+    second = 0.9 * (1 - most)
+    third = 0.9 * (1 - most) * (1 - min(second, most))
+    torch.testing.assert_close(found.clicks, torch.tensor([[0.9, second, third]]))

@@ -15,6 +15,7 @@ from torch import Tensor
 from seq2slate.data.ranker import slates_from_scores
 from seq2slate.errors import UsageError
 from seq2slate.metrics import ndcg
+from seq2slate.model.decoders import items_left
 from seq2slate.training import losses
 from seq2slate.training.config import StepWeights
 from seq2slate.training.losses import (
@@ -23,7 +24,6 @@ from seq2slate.training.losses import (
     approximate_ndcg,
     cross_entropy,
     hinge,
-    items_left,
     list_net,
     make_loss,
     pairwise_logistic,

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from seq2slate.errors import UsageError
-from seq2slate.model.decoding import choice_log_probabilities, decode, first_scores, log_prob, repeated_scores
+from seq2slate.model.config import NetworkConfig
+from seq2slate.model.decoders import choice_log_probabilities, slots_of_items
 from seq2slate.model.inputs import InputSizes, NetworkInputs
-from seq2slate.model.network import NetworkConfig, SlateNetwork, slots_of_items
+from seq2slate.model.interactions import SimilarityInteraction
+from seq2slate.model.network import SlateNetwork
 from seq2slate.training.losses import make_loss, sequence_loss
 from tests import reference_network as slow
 from tests.reference_network import KERNELS, MIXED_LENGTHS, PLAIN, RICH, VARIANTS
@@ -69,10 +71,7 @@ def dcg_weights() -> list[float]:
 
 
 def scores_of(network: SlateNetwork, inputs: NetworkInputs, slates: Tensor) -> Tensor:
-    encoded = network.encode(inputs)
-    if network.config.decoder == "one-step":
-        return repeated_scores(first_scores(network, encoded), slates, inputs.mask)
-    return network.score(encoded, slates)
+    return network.decoder.score(network.encode(inputs), slates)
 
 
 def assert_scores_equal(scores: Tensor, expected: list[slow.Scores], tolerance: float) -> None:
@@ -85,8 +84,15 @@ def assert_scores_equal(scores: Tensor, expected: list[slow.Scores], tolerance: 
 
 
 def assert_gradients_equal(network: SlateNetwork, expected: dict[str, Tensor], tolerance: float) -> None:
-    """Every weight's gradient is within the tolerance, relative to the largest entry for that weight."""
+    """Every weight's gradient is within the tolerance, relative to the largest entry for that weight.
+
+    The one-step decoder places nothing before its only step, so that what placed items add has none.
+    """
     for name, weight in network.named_parameters():
+        if network.config.decoder == "one-step" and name.endswith("effect_placed"):
+            assert weight.grad is None
+            assert (expected[name] == 0).all()
+            continue
         assert weight.grad is not None, name
         gap = (weight.grad.double() - expected[name]).abs().max()
         assert gap <= tolerance * expected[name].abs().max().clamp(min=1e-3), (name, gap)
@@ -117,7 +123,7 @@ def test_scores_losses_and_gradients_equal_the_reference(variant: str, step_loss
 def test_log_prob_equals_the_reference(variant: str, precision: str) -> None:
     network, inputs, slates = case(variant, precision)
     reference = slow.ReferenceNetwork(network)
-    logs = log_prob(network, network.encode(inputs), slates)
+    logs = network.decoder.log_prob(network.encode(inputs), slates)
     for number, slate in enumerate(slates):
         placed = slow.placed_items(slate)
         scores = reference.scores(slow.one_list(inputs, number), placed)
@@ -128,11 +134,13 @@ def test_log_prob_equals_the_reference(variant: str, precision: str) -> None:
         assert (logs[number, len(placed) :] == 0).all()
 
 
-@pytest.mark.parametrize("variant", [name for name, (_, config) in VARIANTS.items() if config.resemblance])
+@pytest.mark.parametrize(
+    "variant", [name for name, (_, config) in VARIANTS.items() if config.interaction == "similarity"]
+)
 def test_the_likelihood_of_the_clicks_equals_the_reference(variant: str, precision: str) -> None:
     network, inputs, _ = case(variant, precision)
     labels = labels_of(inputs.mask)
-    clicks = network.encode(inputs).clicks
+    clicks = network.encode(inputs).terms.clicks
     assert clicks is not None
     found = clicks.log_likelihood(labels, inputs.mask)
     found.sum().backward()  # type: ignore[no-untyped-call]
@@ -145,7 +153,7 @@ def test_the_likelihood_of_the_clicks_equals_the_reference(variant: str, precisi
     torch.testing.assert_close(found.detach().double(), torch.stack(expected).detach(), rtol=tolerance, atol=tolerance)
     gradients = reference.gradient(slow.sum_of(iter(expected)))
     for name, weight in network.named_parameters():
-        if name.startswith(("resemblance", "prior")) and not name.endswith("effect_placed"):
+        if name.startswith(("interaction", "prior")) and not name.endswith("effect_placed"):
             assert weight.grad is not None, name
             gap = (weight.grad.double() - gradients[name]).abs().max()
             assert gap <= tolerance * gradients[name].abs().max().clamp(min=1e-3), (name, gap)
@@ -155,18 +163,17 @@ def test_positions_from_the_64th_on_share_a_prior() -> None:
     network = slow.random_network(PLAIN, NetworkConfig(hidden=4, base_prior=True), seed=0)
     inputs = slow.random_inputs(PLAIN, [70, 2], seed=1)
     slates = torch.tensor([[66, 0], [1, 0]])
-    scores = network.score(network.encode(inputs), slates)
+    scores = scores_of(network, inputs, slates)
     expected = slow.ReferenceNetwork(network).scores(slow.one_list(inputs, 0), [66, 0])
     assert_scores_equal(scores[0], expected, 1e-5)
 
 
-def test_scores_stop_where_they_are_told_to() -> None:
+def test_scores_stop_where_a_slate_ends() -> None:
     network, inputs, slates = case("everything", "native")
-    encoded = network.encode(inputs)
     stops = torch.tensor([2, 0, 1, 5, 0, 6])
-    whole, stopped = network.score(encoded, slates), network.score(encoded, slates, stops)
-    before = (torch.arange(SLOTS) < stops[:, None])[:, :, None]
-    torch.testing.assert_close(stopped, whole.where(before, -torch.inf), rtol=1e-5, atol=1e-5)
+    before = torch.arange(SLOTS) < stops[:, None]
+    whole, stopped = scores_of(network, inputs, slates), scores_of(network, inputs, slates.where(before, -1))
+    torch.testing.assert_close(stopped, whole.where(before[:, :, None], -torch.inf), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -180,14 +187,14 @@ def test_without_gradients_the_scores_are_the_same(variant: str, precision: str)
 @torch.no_grad()
 def test_a_large_column_that_all_items_share_does_not_cost_the_distances_their_digits() -> None:
     sizes = InputSizes(3, {}, 1, {})
-    network = slow.random_network(sizes, NetworkConfig(hidden=4, resemblance=True), seed=0)
-    assert network.resemblance is not None
-    network.resemblance.bends.fill_(2.0 / slow.PARAM_SCALE)
+    network = slow.random_network(sizes, NetworkConfig(hidden=4, interaction="similarity"), seed=0)
+    assert isinstance(network.interaction, SimilarityInteraction)
+    network.interaction.bends.fill_(2.0 / slow.PARAM_SCALE)
     inputs = slow.random_inputs(sizes, [8], seed=1)
     inputs.context.fill_(10.0)
     slates = slow.random_slates([8], 8, seed=2)
-    scores = network.score(network.encode(inputs), slates)
-    expected = network.double().score(network.encode(slow.in_double(inputs)), slates)
+    scores = scores_of(network, inputs, slates)
+    expected = scores_of(network.double(), slow.in_double(inputs), slates)
     torch.testing.assert_close(scores.double(), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -213,7 +220,7 @@ def test_a_list_has_the_same_scores_alone_and_in_any_company(variant: str, preci
 def test_padding_gets_no_gradient(variant: str) -> None:
     network, inputs, slates = case(variant, "float64")
     dense = inputs.dense.clone().requires_grad_(True)
-    log_prob(network, network.encode(replace(inputs, dense=dense)), slates).sum().backward()  # type: ignore[no-untyped-call]
+    network.decoder.log_prob(network.encode(replace(inputs, dense=dense)), slates).sum().backward()  # type: ignore[no-untyped-call]
     assert dense.grad is not None
     there = inputs.mask.t()
     assert (dense.grad[~there] == 0).all()
@@ -226,15 +233,15 @@ def test_lists_without_items_have_empty_slates(variant: str, n_lists: int) -> No
     sizes, config = VARIANTS[variant]
     network = slow.random_network(sizes, config, seed=0)
     encoded = network.encode(slow.random_inputs(sizes, [0] * n_lists, seed=0))
-    decoded = decode(network, encoded, 3)
+    decoded = network.decoder.decode(encoded, 3)
     assert decoded.slates.shape == (n_lists, 0)
-    assert log_prob(network, encoded, decoded.slates).shape == (n_lists, 0)
+    assert network.decoder.log_prob(encoded, decoded.slates).shape == (n_lists, 0)
 
 
 @pytest.mark.parametrize("variant", ["paper", "one-step", "everything"])
 def test_probabilities_are_0_for_placed_items_and_sum_to_1(variant: str, precision: str) -> None:
     network, inputs, _ = case(variant, precision)
-    decoded = decode(network, network.encode(inputs), generator=torch.Generator().manual_seed(0))
+    decoded = network.decoder.decode(network.encode(inputs), generator=torch.Generator().manual_seed(0))
     probabilities = decoded.probabilities
     for number, length in enumerate(MIXED_LENGTHS):
         slate = slow.placed_items(decoded.slates[number])
@@ -269,7 +276,7 @@ def test_a_fresh_network_starts_in_its_range_and_with_the_base_order() -> None:
     assert all(torch.equal(a, b) for a, b in zip(network.parameters(), again.parameters(), strict=True))
     small = SlateNetwork(RICH, replace(network.config, initial_range=1e-3))
     small.reset_parameters(torch.Generator().manual_seed(0))
-    slates = decode(small, small.encode(slow.random_inputs(RICH, [20, 4], seed=0))).slates
+    slates = small.decoder.decode(small.encode(slow.random_inputs(RICH, [20, 4], seed=0))).slates
     assert slates[0].tolist() == list(range(20))
 
 

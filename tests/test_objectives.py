@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from seq2slate.errors import UsageError
-from seq2slate.model.decoding import Decoded, decode, log_prob
+from seq2slate.model.config import NetworkConfig
+from seq2slate.model.decoders import Decoded, Sequential, steps_that_matter
 from seq2slate.model.inputs import NetworkInputs
-from seq2slate.model.network import NetworkConfig, SlateNetwork
-from seq2slate.training import objectives
+from seq2slate.model.network import SlateNetwork
 from seq2slate.training.config import Credit, Policy, TrainingConfig
-from seq2slate.training.objectives import Objective, steps_that_matter
+from seq2slate.training.objectives import Objective
 from tests import reference_network as slow
 from tests.reference_network import MIXED_LENGTHS, PLAIN
 
@@ -112,7 +112,7 @@ def enumerated_gradient(
     for slate in permutations(range(4)):
         drawn = torch.tensor([slate])
         with torch.no_grad():
-            probability = log_prob(network, network.encode(inputs), drawn).sum().exp()
+            probability = network.decoder.log_prob(network.encode(inputs), drawn).sum().exp()
         give_slates(drawn[:, : config.k], monkeypatch)
         objective = Objective(config)
         objective.baseline = torch.tensor(baseline, dtype=torch.float64)
@@ -124,7 +124,7 @@ def enumerated_gradient(
 
 def give_slates(slates: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have objectives work with these slates instead of drawing some."""
-    monkeypatch.setattr(objectives, "decode", lambda *_, **__: Decoded(slates, torch.empty(0)))
+    monkeypatch.setattr(Sequential, "decode", lambda *_, **__: Decoded(slates, torch.empty(0)))
 
 
 CONFIGS = {
@@ -357,7 +357,7 @@ def test_advantages_are_costs_less_the_average_over_their_spread(
     if normalise:
         advantages = advantages / advantages.square().mean().sqrt()
     until = torch.arange(slates.shape[1]) < steps_that_matter(slates, MIXED_LABELS)[:, None]
-    logs = (log_prob(network, network.encode(inputs), slates) * until).sum(1)[lists]
+    logs = (network.decoder.log_prob(network.encode(inputs), slates) * until).sum(1)[lists]
     expected = (advantages * logs.double()).sum() / len(slates)
     torch.testing.assert_close(surrogate.double(), expected, rtol=1e-4, atol=1e-5)
 
@@ -387,7 +387,7 @@ def test_stopping_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     network, inputs = mixed_network("sequential")
     objective, generator = Objective(TrainingConfig(policy="sampling")), torch.Generator().manual_seed(3)
     _, values = objective(network, inputs, MIXED_LABELS, generator)
-    whole = decode(network, network.encode(inputs), generator=torch.Generator().manual_seed(3)).slates
+    whole = network.decoder.decode(network.encode(inputs), generator=torch.Generator().manual_seed(3)).slates
     give_slates(whole, monkeypatch)
     _, expected = Objective(TrainingConfig(policy="sampling"))(network, inputs, MIXED_LABELS, generator)
     torch.testing.assert_close(values, expected)

@@ -4,28 +4,27 @@ import pytest
 import torch
 from torch import Tensor
 
-from seq2slate.model.backends import kernels
-from seq2slate.model.backends.kernels import Rows, available_kernels
+from seq2slate.model.backends.kernels import KERNELS, StepRows
 from seq2slate.model.pointer import Keys, pointer_scores
+from tests.reference_network import use_kernels
 
 N_LISTS, N_ITEMS, N_STEPS, WIDTH = 3, 20, 10, 128
 
 
 @pytest.fixture(params=["torch", "native"], autouse=True)
 def _chosen_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param not in available_kernels():
+    if request.param not in KERNELS:
         pytest.skip("no C compiler")
-    if request.param == "torch":
-        monkeypatch.setattr(kernels, "_NATIVE", [])
+    use_kernels(request.param, monkeypatch)
 
 
 def uniform(*shape: int, seed: int, size: float) -> Tensor:
     return (2 * torch.rand(shape, generator=torch.Generator().manual_seed(seed)) - 1) * size
 
 
-def every_step(n_lists: int = N_LISTS, n_items: int = N_ITEMS, n_steps: int = N_STEPS) -> Rows:
-    """Rows that score every item at every step."""
-    return Rows(torch.arange(n_lists), torch.full((n_lists,), n_steps), torch.full((n_lists, n_items), n_steps))
+def every_step(n_lists: int = N_LISTS, n_items: int = N_ITEMS, n_steps: int = N_STEPS) -> StepRows:
+    """StepRows that score every item at every step."""
+    return StepRows(torch.arange(n_lists), torch.full((n_lists,), n_steps), torch.full((n_lists, n_items), n_steps))
 
 
 def exact(keys: Tensor, queries: Tensor, v: Tensor) -> Tensor:
@@ -90,7 +89,7 @@ def test_gradients_are_close_to_those_of_tanh() -> None:
 
 def test_gradcheck_of_lists_that_stop_one_after_the_other() -> None:
     slots = torch.tensor([[0, 4, 1], [0, 1, 2], [1, 0, 3], [2, -1, 0]])
-    rows = Rows(torch.tensor([2, 0, 3]), torch.tensor([4, 2, 1]), slots)
+    rows = StepRows(torch.tensor([2, 0, 3]), torch.tensor([4, 2, 1]), slots)
     keys, queries, v = tensors = [
         uniform(*shape, seed=seed, size=1.5).double().requires_grad_(True)
         for seed, shape in enumerate(((4, 3, 5), (4, 3, 5), (5,)))

@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seq2slate.model.recurrent import GruLayer, LstmLayer, RecurrentLayer, State
+from seq2slate.model.recurrent import CELLS, GruLayer, LstmLayer, RecurrentLayer, State
 from tests.reference_network import KERNELS, use_kernels
 
 N_INPUTS, N_UNITS = 2, 3
-LAYERS: dict[str, type[RecurrentLayer]] = {"lstm": LstmLayer, "gru": GruLayer}
 
 
 def normal(*shape: int, seed: int) -> Tensor:
@@ -18,7 +17,7 @@ def normal(*shape: int, seed: int) -> Tensor:
 
 
 def layer_of(cell: str) -> RecurrentLayer:
-    layer = LAYERS[cell](N_INPUTS, N_UNITS).double()
+    layer = CELLS[cell](N_INPUTS, N_UNITS).double()
     with torch.no_grad():
         for number, weight in enumerate(layer.parameters()):
             weight.copy_(normal(*weight.shape, seed=number) / 2)
@@ -56,7 +55,7 @@ def read_alone(layer: RecurrentLayer, vectors: Tensor, state: State | None) -> t
 
 @pytest.mark.parametrize("with_start", [False, True])
 @pytest.mark.parametrize("with_state", [False, True])
-@pytest.mark.parametrize("cell", LAYERS)
+@pytest.mark.parametrize("cell", CELLS)
 def test_layers_equal_those_of_torch_list_by_list(cell: str, with_state: bool, with_start: bool) -> None:
     layer = layer_of(cell)
     lengths, rows = [5, 3, 3, 1], [4, 3, 3, 1, 1]
@@ -74,7 +73,7 @@ def test_layers_equal_those_of_torch_list_by_list(cell: str, with_state: bool, w
             torch.testing.assert_close(part[number], of_list)
 
 
-@pytest.mark.parametrize("cell", LAYERS)
+@pytest.mark.parametrize("cell", CELLS)
 def test_single_steps_equal_the_scan(cell: str) -> None:
     layer = layer_of(cell)
     x, state = normal(4, 2, N_INPUTS, seed=20), first_state(layer, 2)
@@ -89,7 +88,7 @@ def test_single_steps_equal_the_scan(cell: str) -> None:
 @pytest.mark.parametrize("rows", [[4, 4, 4, 4, 4], [4, 4, 3, 1, 1]])
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32])
 @pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.parametrize("cell", LAYERS)
+@pytest.mark.parametrize("cell", CELLS)
 def test_without_gradients_the_result_is_the_same(
     cell: str, kernels: str, kind: torch.dtype, rows: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,7 +107,7 @@ def test_without_gradients_the_result_is_the_same(
             torch.testing.assert_close(part, expected)
 
 
-@pytest.mark.parametrize("cell", LAYERS)
+@pytest.mark.parametrize("cell", CELLS)
 def test_no_steps_leave_the_state_as_it_was(cell: str) -> None:
     layer = layer_of(cell)
     state = first_state(layer, 2)

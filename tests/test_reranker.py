@@ -14,8 +14,9 @@ import pytest
 from seq2slate.data.lists import ItemLists
 from seq2slate.experiments.assignment import Arm, Experiment
 from seq2slate.log.impression_log import open_log
-from seq2slate.model.backends.runtime import Runtime
-from seq2slate.model.network import NetworkConfig
+from seq2slate.model.backends.backend import choose_backend
+from seq2slate.model.backends.single_list import SingleListBackend
+from seq2slate.model.config import NetworkConfig
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.serving.app import create_app
 from seq2slate.serving.deployment import Deployment, ServedModel, load_deployment
@@ -43,7 +44,7 @@ def with_columns() -> Deployment:
         categorical={"brand": ["x", "y"] * 10},
         context={"hour": np.array([1.0, 2.0])},
     )
-    model = ServedModel(Runtime(SlateModel.create(lists, NetworkConfig(hidden=4))), "f")
+    model = ServedModel(choose_backend(SlateModel.create(lists, NetworkConfig(hidden=4))), "f")
     return Deployment(Experiment("e", (Arm("control", model="base"), Arm("treated"))), {"treated": model})
 
 
@@ -107,8 +108,8 @@ def test_a_model_that_hangs_is_late_and_not_waited_for(tmp_path: Path, monkeypat
     save_model(tmp_path / "model", seed=1)
     service = reranker(tmp_path, lambda: load_deployment(tmp_path / "model"), deadline_ms=50, log_deadline_ms=60_000)
     let_go = threading.Event()
-    monkeypatch.setattr(Runtime, "is_quick", lambda *_: False)
-    monkeypatch.setattr(Runtime, "slate", lambda *_, **__: let_go.wait(60))
+    monkeypatch.setattr(SingleListBackend, "is_quick", lambda *_: False)
+    monkeypatch.setattr(SingleListBackend, "slate", lambda *_, **__: let_go.wait(60))
     answer = asyncio.run(rerank(service, unit="u", item_ids=["a", "b"], features=[[0.0] * 4] * 2))
     assert (answer.items, answer.reason) == (["a", "b"], "deadline")
     assert not service.close()  # a thread is at work: the process must not wait for it

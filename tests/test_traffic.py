@@ -29,7 +29,7 @@ from seq2slate.data.lists import ItemLists, offsets_from_lengths
 from seq2slate.errors import DataError, UsageError
 from seq2slate.log.export import export
 from seq2slate.log.impression_log import open_log
-from seq2slate.model.network import NetworkConfig
+from seq2slate.model.config import NetworkConfig
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.serving.keys import add_key
 from seq2slate.serving.traffic import ArmTraffic, SlotTraffic, Traffic, send_traffic

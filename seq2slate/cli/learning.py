@@ -46,7 +46,7 @@ from seq2slate.errors import TrainingInterruptedError, UsageError
 from seq2slate.estimator import Estimator, Slate
 from seq2slate.evaluation.evaluate import evaluate as evaluate_rankers
 from seq2slate.metrics import DEFAULT_MEASURES, Measure
-from seq2slate.model.network import NetworkConfig
+from seq2slate.model.config import NetworkConfig
 from seq2slate.options import options_of
 from seq2slate.saving import check_replaceable
 from seq2slate.simulation.click_models import check_grades, click_model, simulate_clicks

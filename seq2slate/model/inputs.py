@@ -19,10 +19,10 @@ class InputSizes:
 
     dense: int
     categorical: dict[str, int]
-    """Number of codes, slot 0 included, of each text column of the items."""
+    """Number of codes, slot 0 included, of each categorical column of the items."""
     context: int
     context_categorical: dict[str, int]
-    """The same for the text columns of the lists."""
+    """The same for the categorical columns of the lists."""
 
     @classmethod
     def of(cls, transform: FeatureTransform) -> InputSizes:

@@ -1,64 +1,78 @@
-"""Who resembles whom in a list, and what that does to a click: a term of the score beyond the paper.
+"""Pairwise interactions of the items of a list: terms of the score beyond the paper.
 
-The paper leaves it to the recurrent state to remember which kinds of items stood before. What a click depends on can be
-said directly, with few weights, so that few lists are enough to learn it. For items i and k of one list:
+The paper leaves it to the recurrent state to remember which kinds of items were placed. What a click depends on can be
+said directly, with few weights, so that few lists are enough to learn it. An interaction gives the score of item i the
+bias b_i that it starts with, and a_ki, which an item k adds to it once k is placed.
 
-    distance     d_ik = Σ_f w_f² (b_f(x_if) - b_f(x_kf))², divided by its median over the pairs of the list
+- `NoInteraction` leaves the base prior as the bias, and adds nothing.
+- `SimilarityInteraction`: similar items repel or attract each other.
+
+To add one, write a subclass of `Interaction` and give it a name in `INTERACTIONS`.
+
+**Item similarity.** For items i and k of one list, with base positions as their order:
+
+    distance     d_ik = Σ_f w_f² (g_f(x_if) - g_f(x_kf))², divided by its median over the pairs of the list
     similarity   s_ik = σ(sharpness · (threshold - d_ik))
     appeal       z_i = u · x_i + prior_i + offset
     nearby       n_i = 1 - Π (1 - c_k s_ik) over the items k above i: the probability of a click on a similar one
     click        c_i = (1 - n_i) σ(z_i) + n_i σ(z_i + α)
+    bias         b_i = log c_i
+    interaction  a_ki = log(1 - p + p e^β), where p = c_k s_ik
 
-The user scans the base order from the top, and a click nearby moves the odds of the next by e^α. α starts at 0, so
-whether items repel or attract is learned. n_i takes the clicks above for independent, which they are not quite. The
-score of item i starts with log c_i, and an item k that is placed adds log(1 - p + p e^β) to it, where p = c_k s_ik.
+The user scans the base order from the top, and a click nearby moves the odds of the next by e^α. α and β start at 0, so
+whether items repel or attract is learned. n_i takes the clicks above for independent, which they are not quite.
 
-The median makes "similar" mean similar for this list. b_f(x) = (e^{c x} - 1) / c, with c_f between 0 and 1, undoes as
-far as it helps the logarithm of the columns' normalisation, which bends distances. There is no dropout here: a column
-that comes and goes would blur every distance.
+The median makes "similar" relative to the list. g_f(x) = (e^{c x} - 1) / c, with c_f between 0 and 1, undoes as far as
+it helps the logarithm of the columns' normalisation, which bends distances. There is no dropout here: a column that
+comes and goes would blur every distance.
+
+B lists, N items, I input columns.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from seq2slate.model.backends.kernels import kernels_for
+from seq2slate.model.backends.kernels import Cascade, kernels_for
 
 PARAM_SCALE = 30.0
-"""What is learned here is stored divided by this: Adam moves all numbers alike, and these have farther to go."""
+"""Parameters of the prior and of item similarity are stored divided by this: Adam moves all parameters by about the
+same step, and these have farther to go."""
+STRONGEST = 12.0
+"""β is at least minus this: float32 knows no probability closer to 0."""
+LEAST = 1e-6
+"""No probability is nearer to 0 or 1 than this where its logarithm is taken, and no median distance is smaller."""
+NEARLY_ONE = 1 - 1e-6
+"""The largest c_k s_ik, so that no factor of n_i is 0."""
 _START = {"offset": -0.5, "threshold": 1.0, "sharpness": 5.0, "effect_above": 0.0, "effect_placed": 0.0}
 _BEND = 0.3
-STRONGEST = 12.0
-"""An item that is placed divides the odds of another by e to this at most: float32 knows nothing closer to never."""
-LEAST = 1e-6
-"""No probability is nearer to 0 or 1 than this where its logarithm is taken."""
 
 
 @dataclass(frozen=True)
 class ClickLikelihood:
-    """How the user is thought to click on the base order."""
+    """A model of the clicks of a user who scans the base order from the top."""
 
     appeal: Tensor
-    """(B, N) the log-odds of a click on each item, were there no other."""
+    """(B, N) z_i, the log-odds of a click on each item if there were no other."""
     similar: Tensor
-    """(B, N, N) how similar each pair is, between 0 and 1; 0 for an item and itself, and for padding."""
+    """(B, N, N) s_ik, between 0 and 1; 0 for an item and itself, and for padding."""
     effect: Tensor
-    """() what a click nearby adds to the log-odds."""
+    """() α, what a click nearby adds to the log-odds."""
 
     def expected_clicks(self) -> Tensor:
-        """Return (B, N) the probability of each click, whatever happened above."""
+        """Return (B, N) c_i, the probability of each click, over all that may happen above."""
         alone, nearby = torch.sigmoid(self.appeal), torch.sigmoid(self.appeal + self.effect)
-        clicks: Tensor = _Cascade.apply(alone, nearby, self.similar)  # type: ignore[no-untyped-call]
+        clicks: Tensor = _ExpectedClicks.apply(alone, nearby, self.similar)  # type: ignore[no-untyped-call]
         return clicks
 
     def log_likelihood(self, labels: Tensor, mask: Tensor) -> Tensor:
-        """Return (B,) the log-probability of the clicks (B, N) of the log, each given those above it."""
+        """Return (B,) the log-probability of the logged clicks (B, N), each given the clicks above it."""
         clicked = labels > 0
         apart = torch.log1p(-self.similar.triu(1).clamp(max=1 - LEAST))
         far = (apart * clicked[:, :, None]).sum(1).exp()
@@ -67,11 +81,49 @@ class ClickLikelihood:
         return (torch.where(clicked, click, 1 - click).log() * mask).sum(1)
 
 
-class Resemblance(nn.Module):
-    """The term of the score that compares the items of a list."""
+@dataclass(frozen=True)
+class ScoreTerms:
+    """What an interaction gives to the scores of a batch."""
+
+    bias: Tensor | None
+    """(B, N) b_i, what the score of each item starts with, if anything."""
+    added: Tensor | None
+    """(B, N, N) a_ki, what a placed item (first index) adds to the score of another (second), if anything."""
+    clicks: ClickLikelihood | None = None
+    """How likely the logged clicks are, for interactions that model them."""
+
+
+class Interaction(nn.Module):
+    """The terms of the score that compare the items of a list."""
+
+    pointer_starts_at_zero: ClassVar[bool] = False
+    """Whether v starts at 0, so that a fresh network begins with the terms of the interaction alone."""
 
     def __init__(self, n_inputs: int) -> None:
         super().__init__()
+
+    def reset_parameters(self) -> None:
+        """Set the weights with which training starts."""
+
+    def forward(self, items: Tensor, mask: Tensor, prior: Tensor | None) -> ScoreTerms:
+        """Return the terms for items (N, B, I) with mask (B, N) and, if there is one, the base prior (B, N)."""
+        raise NotImplementedError
+
+
+class NoInteraction(Interaction):
+    """Items do not interact: scores start with the base prior."""
+
+    def forward(self, items: Tensor, mask: Tensor, prior: Tensor | None) -> ScoreTerms:  # noqa: D102
+        return ScoreTerms(prior, None)
+
+
+class SimilarityInteraction(Interaction):
+    """Similar items change each other's odds of a click; the formulas are those of the module."""
+
+    pointer_starts_at_zero = True
+
+    def __init__(self, n_inputs: int) -> None:
+        super().__init__(n_inputs)
         self.relevance = nn.Parameter(torch.empty(n_inputs))
         self.log_weights = nn.Parameter(torch.empty(n_inputs))
         self.bends = nn.Parameter(torch.empty(n_inputs))
@@ -79,15 +131,22 @@ class Resemblance(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """All columns count alike, and none speaks for relevance."""
+        """All columns count alike in distances, and none in appeals."""
         self.relevance.zero_()
         self.log_weights.zero_()
         self.bends.fill_(math.log(_BEND / (1 - _BEND)) / PARAM_SCALE)
         for name, value in _START.items():
             self.numbers[name].fill_(value / PARAM_SCALE)
 
-    def forward(self, items: Tensor, mask: Tensor, prior: Tensor | None) -> ClickLikelihood:
-        """Return how clicks come about: items (N, B, I), mask (B, N), and what is known beforehand of each, (B, N)."""
+    def forward(self, items: Tensor, mask: Tensor, prior: Tensor | None) -> ScoreTerms:  # noqa: D102
+        clicks = self.click_likelihood(items, mask, prior)
+        expected = clicks.expected_clicks()
+        share = expected[:, :, None] * clicks.similar
+        added = torch.log1p(torch.expm1(self._number("effect_placed").clamp(min=-STRONGEST)) * share)
+        return ScoreTerms(expected.clamp(min=LEAST).log().where(mask, 0.0), added, clicks)
+
+    def click_likelihood(self, items: Tensor, mask: Tensor, prior: Tensor | None) -> ClickLikelihood:
+        """Return appeals and similarities of items (N, B, I)."""
         x = items.transpose(0, 1).where(mask[:, :, None], 0.0)
         appeal = x @ (self.relevance * PARAM_SCALE) + self._number("offset")
         if prior is not None:
@@ -97,13 +156,6 @@ class Resemblance(nn.Module):
         closeness = self._number("threshold") - self._distances(x, pairs)
         similar = torch.sigmoid(self._number("sharpness") * closeness) * pairs
         return ClickLikelihood(appeal, similar, self._number("effect_above"))
-
-    def scores(self, clicks: ClickLikelihood, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the scores start with (B, N), and what a placed item (first index) adds to another (B, N, N)."""
-        expected = clicks.expected_clicks()
-        share = expected[:, :, None] * clicks.similar
-        added = torch.log1p(torch.expm1(self._number("effect_placed").clamp(min=-STRONGEST)) * share)
-        return expected.clamp(min=LEAST).log().where(mask, 0.0), added
 
     def _number(self, name: str) -> Tensor:
         value: Tensor = self.numbers[name] * PARAM_SCALE
@@ -134,14 +186,18 @@ def _medians(distances: Tensor, pairs: Tensor) -> Tensor:
     return torch.stack(medians) if medians else distances.new_ones(0)
 
 
-class _Cascade(torch.autograd.Function):
+INTERACTIONS: dict[str, type[Interaction]] = {"none": NoInteraction, "similarity": SimilarityInteraction}
+"""The interactions by name."""
+
+
+class _ExpectedClicks(torch.autograd.Function):
     """The click probabilities of `ClickLikelihood`, item by item from the top."""
 
     @staticmethod
     def forward(ctx: Any, alone: Tensor, nearby: Tensor, similar: Tensor) -> Tensor:
         alone, nearby, similar = (tensor.contiguous() for tensor in (alone, nearby, similar))
         far, clicks = torch.ones_like(alone), torch.empty_like(alone)
-        kernels_for(alone).cascade_forward(alone, nearby, similar, far, clicks)
+        kernels_for(alone).cascade_forward(Cascade(alone, nearby, similar, far, clicks, NEARLY_ONE))
         ctx.save_for_backward(alone, nearby, similar, far, clicks)
         return clicks
 
@@ -149,6 +205,7 @@ class _Cascade(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dclicks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         alone, nearby, similar, far, clicks = ctx.saved_tensors
-        dclicks, dsimilar = dclicks.clone(memory_format=torch.contiguous_format), torch.zeros_like(similar)
-        kernels_for(alone).cascade_backward(alone, nearby, similar, far, clicks, dclicks, dsimilar)
-        return dclicks * far, dclicks * (1 - far), dsimilar
+        cascade = Cascade(alone, nearby, similar, far, clicks, NEARLY_ONE)
+        dclicks, dsimilar = dclicks.clone(memory_format=torch.contiguous_format), torch.zeros_like(cascade.similar)
+        kernels_for(dclicks).cascade_backward(cascade, dclicks, dsimilar)
+        return dclicks * cascade.far, dclicks * (1 - cascade.far), dsimilar

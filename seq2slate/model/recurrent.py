@@ -10,7 +10,8 @@ says how many lists, from the first, take part in step t.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +24,14 @@ State: TypeAlias = tuple[Tensor, ...]
 
 
 class RecurrentLayer(nn.Module):
-    """One layer, read in one direction."""
+    """One layer, which reads in one direction."""
 
     def __init__(self, n_inputs: int, n_units: int) -> None:
         super().__init__()
         self.n_inputs, self.n_units = n_inputs, n_units
+
+    n_states: ClassVar[int]
+    """How many tensors a state has."""
 
     def scan(
         self,
@@ -38,20 +42,50 @@ class RecurrentLayer(nn.Module):
         start: Tensor | None = None,
         last: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        """Return the outputs (T, B, D) and each list's state after step `last` (B,), which is T - 1 if none is given.
+        """Read step after step, with gradients.
 
-        With `start` (F,) every list reads that vector first, and x from the second step on. Without a step, the state
-        is the one given.
+        Args:
+            x: (T, B, F) the inputs.
+            rows: How many lists, from the first, take part in each step.
+            state: The state before the first step; zeros if None.
+            start: (F,) what every list reads first; x is then read from the second step on.
+            last: (B,) the step after which the state of each list is returned; the last one if None.
+
+        Returns:
+            The outputs (T, B, D), and the states of the lists; without a step, the state given.
         """
+        n_lists = x.shape[1]
+        if state is None:
+            state = tuple(x.new_zeros(n_lists, self.n_units) for _ in range(self.n_states))
+        if not rows:
+            return x.new_zeros(0, n_lists, self.n_units), state
+        if last is None:
+            last = torch.full((n_lists,), len(rows) - 1, device=x.device)
+        return self._scan(x, rows, state, start, last)
+
+    def _scan(
+        self, x: Tensor, rows: list[int], state: State, start: Tensor | None, last: Tensor
+    ) -> tuple[Tensor, State]:
+        """Return what `scan` does, for at least one step."""
         raise NotImplementedError
 
     def step(self, x: Tensor, state: State) -> State:
         """Return the state after reading x (R, F), without gradients."""
         raise NotImplementedError
 
+    @staticmethod
+    def state_from(memory: Tensor) -> State:
+        """Return a first state made of a vector (B, D) for each list, after an encoder that has no last state."""
+        raise NotImplementedError
+
 
 class LstmLayer(RecurrentLayer):
-    """An LSTM (Hochreiter and Schmidhuber 1997)."""
+    """An LSTM (Hochreiter and Schmidhuber 1997), with the gates i, f, g, o in this order.
+
+    c_t = σ(f) c_{t-1} + σ(i) tanh(g) and h_t = σ(o) tanh(c_t), where (i, f, g, o) = x_t W_input + h_{t-1} W_hidden + b.
+    """
+
+    n_states = 2
 
     def __init__(self, n_inputs: int, n_units: int) -> None:
         super().__init__(n_inputs, n_units)
@@ -59,22 +93,9 @@ class LstmLayer(RecurrentLayer):
         self.weight_hidden = nn.Parameter(torch.empty(n_units, 4 * n_units))
         self.bias = nn.Parameter(torch.empty(4 * n_units))
 
-    def scan(  # noqa: D102
-        self,
-        x: Tensor,
-        rows: list[int],
-        state: State | None = None,
-        *,
-        start: Tensor | None = None,
-        last: Tensor | None = None,
+    def _scan(
+        self, x: Tensor, rows: list[int], state: State, start: Tensor | None, last: Tensor
     ) -> tuple[Tensor, State]:
-        n_lists = x.shape[1]
-        if state is None:
-            state = (x.new_zeros(n_lists, self.n_units), x.new_zeros(n_lists, self.n_units))
-        if not rows:
-            return x.new_zeros(0, n_lists, self.n_units), state
-        if last is None:
-            last = torch.full((n_lists,), len(rows) - 1, device=x.device)
         weights = (self.weight_input, self.weight_hidden, self.bias)
         outputs, h, c = _LstmScan.apply(x, start, *weights, *state, rows, last)  # type: ignore[no-untyped-call]
         return outputs, (h, c)
@@ -91,6 +112,11 @@ class LstmLayer(RecurrentLayer):
         gates = torch.mm(x, self.weight_input).addmm_(before_h, self.weight_hidden)
         kernels_for(gates).lstm_forward(gates, self.bias, before_c, c, h)
         return h, c
+
+    @staticmethod
+    def state_from(memory: Tensor) -> State:
+        """Return the output tanh(m) and the cell m of the vectors m."""
+        return torch.tanh(memory), memory
 
 
 class _LstmScan(torch.autograd.Function):
@@ -185,39 +211,52 @@ def _lists_by_last_step(last: Tensor) -> dict[int, Any]:
 
 
 class GruLayer(RecurrentLayer):
-    """A GRU, by PyTorch's own cell."""
+    """A GRU (Cho et al. 2014), by PyTorch's own cell."""
+
+    n_states = 1
 
     def __init__(self, n_inputs: int, n_units: int) -> None:
         super().__init__(n_inputs, n_units)
         self.cell = nn.GRUCell(n_inputs, n_units)
 
-    def scan(  # noqa: D102
-        self,
-        x: Tensor,
-        rows: list[int],
-        state: State | None = None,
-        *,
-        start: Tensor | None = None,
-        last: Tensor | None = None,
+    def _scan(
+        self, x: Tensor, rows: list[int], state: State, start: Tensor | None, last: Tensor
     ) -> tuple[Tensor, State]:
-        n_lists = x.shape[1]
+        n_lists, (h,) = x.shape[1], state
         if start is not None:
             x = torch.cat([start.expand(1, n_lists, -1), x])
-        h = x.new_zeros(n_lists, self.n_units) if state is None else state[0]
-        if not rows:
-            return x.new_zeros(0, n_lists, self.n_units), (h,)
         outputs = []
         for read, active in zip(x, rows, strict=False):
             h = torch.cat([self.cell(read[:active], h[:active]), h[active:]])
             outputs.append(h)
         stacked = torch.stack(outputs)
-        ended = len(rows) - 1 if last is None else last
-        return stacked, (stacked[ended, torch.arange(n_lists, device=x.device)],)
+        return stacked, (stacked[last, torch.arange(n_lists, device=x.device)],)
 
     @torch.no_grad()
     def step(self, x: Tensor, state: State) -> State:  # noqa: D102
         return (self.cell(x, state[0]),)
 
+    @staticmethod
+    def state_from(memory: Tensor) -> State:
+        """Return the output tanh(m) of the vectors m."""
+        return (torch.tanh(memory),)
 
-LAYERS: dict[str, type[RecurrentLayer]] = {"lstm": LstmLayer, "gru": GruLayer}
-"""The kinds of recurrent layer, by name."""
+
+CELLS: dict[str, type[RecurrentLayer]] = {"lstm": LstmLayer, "gru": GruLayer}
+"""The recurrent layers by name."""
+
+
+def layer_widths(n_inputs: int, hidden: int, layers: int) -> list[int]:
+    """Return the size of what each of some stacked layers reads.
+
+    >>> layer_widths(136, 128, 3)
+    [136, 128, 128]
+    """
+    return [n_inputs] + [hidden] * (layers - 1)
+
+
+def plain_lstm(layers: Sequence[RecurrentLayer]) -> LstmWeights | None:
+    """Return the weights of stacked layers that are a single LSTM layer, which is what runs in C; None for others."""
+    if len(layers) != 1 or type(layers[0]) is not LstmLayer:  # a subclass may compute something else
+        return None
+    return layers[0].weights

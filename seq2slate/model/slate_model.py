@@ -1,4 +1,4 @@
-"""The model as its users see it: lists in, slates of ids out, and a folder that holds all of it."""
+"""A network with the transform of its columns: lists in, slates of ids out, and a folder that holds all of it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from torch import Tensor
 
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import Batch, IntArray, ItemLists
-from seq2slate.errors import DataError
+from seq2slate.errors import DataError, UsageError
 from seq2slate.estimator import Slate
-from seq2slate.model.decoding import Decoded, decode, log_prob
+from seq2slate.model.config import NetworkConfig
+from seq2slate.model.decoders import Decoded
 from seq2slate.model.inputs import InputLists, InputSizes, NetworkInputs
-from seq2slate.model.network import NetworkConfig, SlateNetwork
+from seq2slate.model.network import SlateNetwork
 from seq2slate.progress import track
-from seq2slate.saving import SavedRanker
+from seq2slate.saving import SavedRanker, load_saved
 
 KIND = "seq2slate"
 """The name of this kind of ranker in a saved folder."""
@@ -49,7 +50,15 @@ class SlateModel:
         categorical: Sequence[str] | None = None,
         context: Sequence[str] | None = None,
     ) -> SlateModel:
-        """Return an untrained model for lists with these columns; text and context columns may be chosen by name."""
+        """Return an untrained model for lists with these columns.
+
+        Args:
+            lists: The transform is fitted to them.
+            config: The shape of the network; the paper's if None.
+            seed: Draws the first weights.
+            categorical: Names of the categorical columns to use; all if None.
+            context: Names of the context columns to use; all if None.
+        """
         transform = FeatureTransform.fit(lists, categorical=categorical, context=context)
         network = SlateNetwork(InputSizes.of(transform), config or NetworkConfig())
         network.reset_parameters(torch.Generator().manual_seed(seed))
@@ -80,15 +89,22 @@ class SlateModel:
         generator: torch.Generator | None = None,
         temperature: float = 1.0,
     ) -> Decoded:
-        """Return the slates of lists, taken as one batch, with the scores of every step; sampled with a generator."""
+        """Return the slates of lists, taken as one batch, with the scores of every step.
+
+        Args:
+            lists: In base order.
+            k: Slots of a slate; all items if None.
+            generator: Samples the slates; None takes the best item at each step.
+            temperature: Of the samples.
+        """
         encoded = self.network.encode(self.inputs(lists))
-        return decode(self.network, encoded, k, generator=generator, temperature=temperature)
+        return self.network.decoder.decode(encoded, k, generator=generator, temperature=temperature)
 
     @torch.no_grad()
     def log_prob(self, lists: ItemLists, slates: IntArray) -> Tensor:
         """Return (Q, K) the log-probability of each choice of given slates (Q, K)."""
         given = torch.from_numpy(np.asarray(slates, dtype=np.int64)).to(self.device)
-        return log_prob(self.network, self.network.encode(self.inputs(lists)), given)
+        return self.network.decoder.log_prob(self.network.encode(self.inputs(lists)), given)
 
     def rerank(
         self,
@@ -140,3 +156,20 @@ class SlateModel:
         except (KeyError, TypeError, RuntimeError) as error:
             raise DataError(f"the files of this model do not belong together: {error}") from error
         return cls(transform, network)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> SlateModel:
+        """Open the folder of a trained network."""
+        return cls.from_saved(load_saved_network(folder))
+
+
+def load_saved_network(folder: str | os.PathLike[str]) -> SavedRanker:
+    """Return what the folder of a trained network holds.
+
+    Raises:
+        UsageError: The folder holds a ranker of another kind.
+    """
+    saved = load_saved(folder)
+    if saved.kind != KIND:
+        raise UsageError(f"{folder} holds a {saved.kind!r} ranker, and only a network can be served or exported")
+    return saved

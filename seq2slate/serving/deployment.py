@@ -18,9 +18,9 @@ import torch
 
 from seq2slate.errors import DataError, UsageError
 from seq2slate.experiments.assignment import BASE_RANKER, INTERLEAVED, Arm, Experiment, read_experiment
-from seq2slate.model.backends.runtime import Runtime
-from seq2slate.model.slate_model import KIND, SlateModel
-from seq2slate.saving import SavedRanker, load_saved
+from seq2slate.model.backends.backend import NetworkBackend, choose_backend
+from seq2slate.model.slate_model import SlateModel, load_saved_network
+from seq2slate.saving import SavedRanker
 
 ONLY_MODEL = Experiment("default", (Arm("model"),))
 """What is served without an experiment file."""
@@ -30,7 +30,7 @@ ONLY_MODEL = Experiment("default", (Arm("model"),))
 class ServedModel:
     """A model, and the fingerprint that the log identifies it by."""
 
-    runtime: Runtime
+    runtime: NetworkBackend
     fingerprint: str
 
 
@@ -95,18 +95,16 @@ def _folder(arm: Arm, default: str | os.PathLike[str] | None) -> str:
 
 
 def _load(folder: str) -> ServedModel:
-    saved = load_saved(folder)
-    if saved.kind != KIND:
-        raise UsageError(f"{folder} holds a {saved.kind!r} ranker, and only a network can be served")
+    saved = load_saved_network(folder)
     try:
-        runtime = Runtime(SlateModel.from_saved(saved))
+        runtime = choose_backend(SlateModel.from_saved(saved))
         _warm_up(runtime)
     except ArithmeticError as error:
         raise DataError(f"{folder}: the model's probabilities are not finite: its weights are broken") from error
     return ServedModel(runtime, _fingerprint(saved))
 
 
-def _warm_up(runtime: Runtime) -> None:
+def _warm_up(runtime: NetworkBackend) -> None:
     """Order one list, greedily and by sampling: no request waits for a compiler, and no broken model is served."""
     transform = runtime.transform
     texts: dict[str, list[str | None]] = {name: [None, None] for name in transform.categorical}

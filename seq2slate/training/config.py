@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from seq2slate.errors import UsageError
 from seq2slate.metrics import Measure
-from seq2slate.model.network import NetworkConfig
+from seq2slate.model.config import NetworkConfig
 from seq2slate.options import check_choices, named_in
 
 Policy: TypeAlias = Literal["sampling", "greedy", "reinforce"]
@@ -122,7 +122,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "hidden": 64,
         "dropout": 0.2,
         "base_prior": True,
-        "resemblance": True,
+        "interaction": "similarity",
         "policy": "sampling",
         "credit": "reward-to-go",
         "policy_gradient_weight": 0.05,

@@ -35,6 +35,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F  # noqa: N812 (the name that everyone knows)
 
 from seq2slate.errors import UsageError
+from seq2slate.model.decoders import items_left
 from seq2slate.training.config import StepWeights
 
 _PAIRS_AT_ONCE = 2**18
@@ -216,22 +217,6 @@ def step_weights(kind: StepWeights, n_steps: int, *, k: int | None = None) -> Te
     else:
         raise UsageError(f"unknown step weights {kind!r}; known are {', '.join(get_args(StepWeights))}")
     return weights if k is None else weights * (steps <= k)
-
-
-def items_left(slates: Tensor, mask: Tensor) -> Tensor:
-    """Return (B, K, N) bool: the real items that no earlier slot of the slate holds, before each step.
-
-    >>> items_left(torch.tensor([[1, 0]]), torch.tensor([[True, True, False]])).int()
-    tensor([[[1, 1, 0],
-             [1, 0, 0]]], dtype=torch.int32)
-    """
-    n_lists, n_items = mask.shape
-    n_steps = slates.shape[1]
-    steps = torch.arange(n_steps, dtype=torch.int32, device=slates.device)
-    last_step = steps.new_full((n_lists, n_items + 1), n_steps)  # one column more, for the slots without an item
-    last_step.scatter_(1, torch.where(slates >= 0, slates, n_items), steps.expand(n_lists, n_steps))
-    last_step = torch.where(mask, last_step[:, :n_items], -1)
-    return last_step.unsqueeze(1) >= steps.unsqueeze(-1)
 
 
 def step_losses(scores: Tensor, labels: Tensor, slates: Tensor, mask: Tensor, *, loss: Loss) -> Tensor:

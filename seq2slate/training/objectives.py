@@ -27,9 +27,9 @@ from torch import Tensor
 
 from seq2slate.errors import UsageError
 from seq2slate.metrics import Measure
-from seq2slate.model.decoding import choice_log_probabilities, decode, first_scores, repeated_scores
+from seq2slate.model.decoders import Encoded, TrainingSteps, choice_log_probabilities
 from seq2slate.model.inputs import NetworkInputs
-from seq2slate.model.network import Encoded, SlateNetwork
+from seq2slate.model.network import SlateNetwork
 from seq2slate.training.config import TrainingConfig
 from seq2slate.training.losses import make_loss, step_losses, step_weights
 
@@ -51,9 +51,10 @@ class Objective:
         encoded = network.encode(inputs, generator=generator)
         surrogate, watched = self._of_slates(network, encoded, labels, generator)
         if self.config.click_likelihood_weight:
-            if encoded.clicks is None:
-                raise UsageError("click_likelihood_weight needs a network with resemblance")
-            likelihood = encoded.clicks.log_likelihood(labels, encoded.mask).mean()
+            clicks = encoded.terms.clicks
+            if clicks is None:
+                raise UsageError('click_likelihood_weight needs a network with interaction="similarity"')
+            likelihood = clicks.log_likelihood(labels, encoded.mask).mean()
             surrogate = surrogate - self.config.click_likelihood_weight * likelihood
         return surrogate, watched
 
@@ -61,33 +62,19 @@ class Objective:
         self, network: SlateNetwork, encoded: Encoded, labels: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
         """Return the objective of the paper, and the loss or the reward of each list."""
-        one_step = network.config.decoder == "one-step"
-        if one_step and self.config.policy != "reinforce":
-            return self._one_step(network, encoded, labels)
-        drawn = None if self.config.policy == "greedy" else generator
-        slates = decode(network, encoded, self.config.k, generator=drawn, positives=labels).slates
-        stops = steps_that_matter(slates, labels)
-        steps = max(1, int(stops.max()))
-        slates = slates[:, :steps].where(torch.arange(steps, device=slates.device) < stops[:, None], -1)
-        if one_step:
-            scores = repeated_scores(first_scores(network, encoded), slates, encoded.mask)
-        else:
-            scores = network.score(encoded, slates, stops)
+        k = self.config.k
         if self.config.policy == "reinforce":
-            return self._reinforce(scores, slates, labels, encoded.mask)
-        return self._supervised(scores, slates, labels, encoded.mask)
+            return self._reinforce(network.decoder.policy_steps(encoded, labels, k, generator), labels, encoded.mask)
+        drawn = None if self.config.policy == "greedy" else generator
+        return self._supervised(network.decoder.loss_steps(encoded, labels, k, drawn), labels, encoded.mask)
 
-    def _one_step(self, network: SlateNetwork, encoded: Encoded, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss of the first step, which is the only one: it depends on no slate."""
-        losses = self.loss(first_scores(network, encoded), labels, mask=encoded.mask)
-        return losses.mean(), losses.detach()
-
-    def _supervised(self, scores: Tensor, slates: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def _supervised(self, steps: TrainingSteps, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        scores, slates = steps.scores, steps.slates
         weights = step_weights(self.config.step_weights, slates.shape[1], k=self.config.k).to(scores)
         losses = step_losses(scores, labels, slates, mask, loss=self.loss) * weights
         total = losses.sum(1)
         surrogate = total.mean()
-        if self.config.policy == "sampling" and self.config.policy_gradient_weight:
+        if steps.sampled and self.config.policy_gradient_weight:
             detached = losses.detach()
             cost = detached.flip(1).cumsum(1).flip(1) - detached  # of the steps after each
             surrogate = surrogate + self.config.policy_gradient_weight * self._policy_gradient(
@@ -95,7 +82,8 @@ class Objective:
             )
         return surrogate, total.detach()
 
-    def _reinforce(self, scores: Tensor, slates: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def _reinforce(self, steps: TrainingSteps, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        scores, slates = steps.scores, steps.slates
         rewards = self._rewards_of_prefixes(slates, labels, mask).to(scores)
         final = rewards[:, -1]
         to_come = final[:, None] - rewards[:, :-1]
@@ -135,18 +123,3 @@ class Objective:
         decay = self.config.baseline_decay
         self.baseline[:width] = torch.where(counted.any(0), decay * before + (1 - decay) * means, before)
         return before
-
-
-def steps_that_matter(slates: Tensor, labels: Tensor) -> Tensor:
-    """Return (B,) the steps up to and including the one that places the last positive, or all if one is not placed.
-
-    >>> slates = torch.tensor([[2, 0, 1], [2, 0, 1], [0, 1, 2]])
-    >>> steps_that_matter(slates, labels=torch.tensor([[1, 0, 0], [0, 0, 0], [0, 0, 1]]))
-    tensor([2, 0, 3])
-    """
-    steps = torch.arange(1, slates.shape[1] + 1, device=slates.device)
-    placed = slates >= 0
-    positive = (labels.gather(1, slates.clamp(min=0)) > 0) & placed
-    last = (positive * steps).amax(1) if len(steps) else steps.new_zeros(len(slates))
-    missing = (labels > 0).sum(1) > positive.sum(1)
-    return torch.where(missing, placed.sum(1), last)

@@ -1,27 +1,24 @@
-"""The inner loops of the network: one set of functions in PyTorch, one in C, with the same meaning.
+"""Kernels: the inner loops of the network, in PyTorch and in C, with one interface and one choice between the two.
 
-PyTorch's run on any device and in any precision. C's run on the CPU in float32, where `native.c` could be compiled.
-All of them write into tensors that they are given, so that the caller decides what is allocated and when.
+PyTorch's run on any device and in any precision. C's (`native`) run on the CPU in float32, where there is a compiler.
+All of them write into tensors that they are given, so that the caller decides what is allocated and when; every
+constant of the score comes from the caller, too. Training uses them as well as the backends.
 
 Shapes: B lists, R rows (the lists that a step works on), N items, K steps, D units.
 """
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from seq2slate.model.backends.native import gemm_address, native_library
-
-LIMIT = 40.0
-"""Arguments of the pointer's tanh are clamped to ± this, so that e^{2x} is finite."""
-NEARLY_ONE = 1 - 1e-6
-"""The largest probability of a similar click above, so that no product of probabilities has a factor of 0."""
+from seq2slate.model.backends.native import NativeKernels, native_kernels
 
 
 @dataclass(frozen=True)
@@ -39,9 +36,9 @@ class Decoding:
     slates: Tensor
     """(B, K) -1 at first; written."""
     draws: Tensor | None = None
-    """(B, K) uniform in [0, 1): items are then drawn, and not the best taken."""
+    """(B, K) uniform in [0, 1): items are then sampled, and not the best taken."""
     sharpness: float = 1.0
-    """Items are drawn from the softmax of score · sharpness."""
+    """1 / temperature: items are sampled from the softmax of score · sharpness."""
     bias: Tensor | None = None
     """(B, N) added to the scores; written."""
     interaction: Tensor | None = None
@@ -49,7 +46,7 @@ class Decoding:
 
 
 @dataclass(frozen=True)
-class Rows:
+class StepRows:
     """Which steps of given slates are scored: row r of the queries belongs to list lists[r] and has stops[r] steps."""
 
     lists: Tensor
@@ -73,6 +70,21 @@ class LstmWeights:
 
 
 @dataclass(frozen=True)
+class LstmEncoder:
+    """An encoder of one LSTM layer that reads forwards from a state of zeros, and the lists that it reads."""
+
+    layer: LstmWeights
+    items: Tensor
+    """(N, B, I)"""
+    last: Tensor
+    """(B,) the last item of each list."""
+    w_enc: Tensor
+    """(D, D)"""
+    limit: float
+    """Arguments of the pointer are clamped to ± this."""
+
+
+@dataclass(frozen=True)
 class LstmDecoder:
     """A decoder of one LSTM layer, and where it starts."""
 
@@ -91,10 +103,49 @@ class LstmDecoder:
     """(B, D)"""
     wanted: Tensor
     """(B, N) bool; a list ends when none of these items is left."""
+    limit: float
+    """Arguments of the pointer are clamped to ± this."""
+
+
+@dataclass(frozen=True)
+class PointerGradients:
+    """The gradients by the arguments of the tanh, and by v; all are 0 at first, and written."""
+
+    keys: Tensor
+    """(B, N, D)"""
+    queries: Tensor
+    """(K, R, D)"""
+    v: Tensor
+    """(B, D) list by list."""
+
+
+@dataclass(frozen=True)
+class Cascade:
+    """The clicks of users who scan their lists from the top."""
+
+    alone: Tensor
+    """(B, N) the probability of a click if no click above was similar."""
+    nearby: Tensor
+    """(B, N) the same if one was."""
+    similar: Tensor
+    """(B, N, N) how similar each pair is."""
+    far: Tensor
+    """(B, N) the probability that no click above was similar; 1 at first, and written."""
+    clicks: Tensor
+    """(B, N) the probability of each click; written."""
+    most: float
+    """The largest probability of a similar click."""
 
 
 class Kernels(Protocol):
     """What both sets of functions offer."""
+
+    @property
+    def fused(self) -> NativeKernels | None:
+        """The kernels that also run whole loops over the steps of one LSTM layer, if they can."""
+
+    def why_not(self, device: torch.device, dtype: torch.dtype) -> str | None:
+        """Return why these kernels cannot run on tensors of this kind; None if they can."""
 
     def lstm_forward(self, gates: Tensor, bias: Tensor, before: Tensor, c: Tensor, h: Tensor) -> None:
         """One LSTM step: gates (R, 4D), the arguments of i, f, g, o without bias, are overwritten with their values."""
@@ -102,49 +153,35 @@ class Kernels(Protocol):
     def lstm_backward(self, gates: Tensor, before: Tensor, c: Tensor, dh: Tensor, dc: Tensor, dgates: Tensor) -> None:
         """Its gradient: dgates (R, 4D) of the arguments; dc (R, D) is overwritten with that of the state before."""
 
-    def pointer_factors(self, x: Tensor) -> None:
-        """Overwrite x with e^{2x}, x clamped to ±LIMIT."""
+    def pointer_factors(self, x: Tensor, limit: float) -> None:
+        """Overwrite x with e^{2x}, x clamped to ±limit."""
 
     def pointer_step(self, decoding: Decoding, step: int, lists: Tensor, queries: Tensor) -> None:
         """Score the items left of lists (R,) with factors queries (R, D), and place one of them."""
 
-    def pointer_forward(self, rows: Rows, keys: Tensor, queries: Tensor, v: Tensor, scores: Tensor) -> None:
+    def pointer_forward(self, rows: StepRows, keys: Tensor, queries: Tensor, v: Tensor, scores: Tensor) -> None:
         """Score given slates, with factors keys (B, N, D) and queries (K, R, D); scores (B, K, N) are -inf at first."""
 
     def pointer_backward(
-        self,
-        rows: Rows,
-        keys: Tensor,
-        queries: Tensor,
-        v: Tensor,
-        dscores: Tensor,
-        dkeys: Tensor,
-        dqueries: Tensor,
-        dv: Tensor,
+        self, rows: StepRows, keys: Tensor, queries: Tensor, v: Tensor, dscores: Tensor, gradients: PointerGradients
     ) -> None:
-        """Its gradient by the arguments of the tanh: dkeys, dqueries and dv (B, D) are 0 at first."""
+        """Its gradient, from that of the scores (B, K, N)."""
 
-    def cascade_forward(self, alone: Tensor, nearby: Tensor, similar: Tensor, far: Tensor, clicks: Tensor) -> None:
-        """Fill clicks (B, N) from the top: alone if no click above was similar, nearby if one was.
+    def cascade_forward(self, cascade: Cascade) -> None:
+        """Fill `clicks` and `far` from the top."""
 
-        far (B, N), 1 at first, becomes the probability that none was; similar is (B, N, N).
-        """
-
-    def cascade_backward(
-        self,
-        alone: Tensor,
-        nearby: Tensor,
-        similar: Tensor,
-        far: Tensor,
-        clicks: Tensor,
-        dclicks: Tensor,
-        dsimilar: Tensor,
-    ) -> None:
+    def cascade_backward(self, cascade: Cascade, dclicks: Tensor, dsimilar: Tensor) -> None:
         """Its gradient: dclicks (B, N) is overwritten with the whole of it; dsimilar (B, N, N) is 0 at first."""
 
 
 class TorchKernels:
     """The functions in PyTorch, step by step, so that nothing of size (B, K, N, D) is ever held."""
+
+    fused = None
+
+    def why_not(self, device: torch.device, dtype: torch.dtype) -> str | None:
+        """PyTorch runs everything."""
+        return None
 
     def lstm_forward(self, gates: Tensor, bias: Tensor, before: Tensor, c: Tensor, h: Tensor) -> None:  # noqa: D102
         gates += bias
@@ -164,8 +201,8 @@ class TorchKernels:
         torch.cat(parts, dim=1, out=dgates)
         dc *= f
 
-    def pointer_factors(self, x: Tensor) -> None:  # noqa: D102
-        x.clamp_(-LIMIT, LIMIT).mul_(2).exp_()
+    def pointer_factors(self, x: Tensor, limit: float) -> None:  # noqa: D102
+        x.clamp_(-limit, limit).mul_(2).exp_()
 
     def pointer_step(self, decoding: Decoding, step: int, lists: Tensor, queries: Tensor) -> None:  # noqa: D102
         left = decoding.left[lists]
@@ -186,54 +223,37 @@ class TorchKernels:
             decoding.bias[placed[0]] += decoding.interaction[placed]
 
     def pointer_forward(  # noqa: D102
-        self, rows: Rows, keys: Tensor, queries: Tensor, v: Tensor, scores: Tensor
+        self, rows: StepRows, keys: Tensor, queries: Tensor, v: Tensor, scores: Tensor
     ) -> None:
         for step, lists in _lists_of_steps(rows, len(queries)):
             values = _scores(keys[lists], queries[step, : len(lists), None], v)
             scores[lists, step] = values.masked_fill(rows.slots[lists] < step, -torch.inf)
 
     def pointer_backward(  # noqa: D102
-        self,
-        rows: Rows,
-        keys: Tensor,
-        queries: Tensor,
-        v: Tensor,
-        dscores: Tensor,
-        dkeys: Tensor,
-        dqueries: Tensor,
-        dv: Tensor,
+        self, rows: StepRows, keys: Tensor, queries: Tensor, v: Tensor, dscores: Tensor, gradients: PointerGradients
     ) -> None:
         for step, lists in _lists_of_steps(rows, len(queries)):
             dscore = dscores[lists, step, :, None]
             r = _half_gap(keys[lists], queries[step, : len(lists), None])
             slope = 4 * v * r * (1 - r) * dscore
-            dkeys[lists] += slope
-            dqueries[step, : len(lists)] = slope.sum(1)
-            dv[lists] += ((1 - 2 * r) * dscore).sum(1)
+            gradients.keys[lists] += slope
+            gradients.queries[step, : len(lists)] = slope.sum(1)
+            gradients.v[lists] += ((1 - 2 * r) * dscore).sum(1)
 
-    def cascade_forward(  # noqa: D102
-        self, alone: Tensor, nearby: Tensor, similar: Tensor, far: Tensor, clicks: Tensor
-    ) -> None:
+    def cascade_forward(self, cascade: Cascade) -> None:  # noqa: D102
+        alone, nearby, far = cascade.alone, cascade.nearby, cascade.far
         for item in range(alone.shape[1]):
-            clicks[:, item] = nearby[:, item] + far[:, item] * (alone[:, item] - nearby[:, item])
-            far[:, item + 1 :] *= _apart(clicks, similar, item)
+            cascade.clicks[:, item] = nearby[:, item] + far[:, item] * (alone[:, item] - nearby[:, item])
+            far[:, item + 1 :] *= _apart(cascade, item)
 
-    def cascade_backward(  # noqa: D102
-        self,
-        alone: Tensor,
-        nearby: Tensor,
-        similar: Tensor,
-        far: Tensor,
-        clicks: Tensor,
-        dclicks: Tensor,
-        dsimilar: Tensor,
-    ) -> None:
-        for item in reversed(range(alone.shape[1])):
+    def cascade_backward(self, cascade: Cascade, dclicks: Tensor, dsimilar: Tensor) -> None:  # noqa: D102
+        gaps = cascade.alone - cascade.nearby
+        for item in reversed(range(gaps.shape[1])):
             below = slice(item + 1, None)
-            dfar = dclicks[:, below] * (alone - nearby)[:, below]
-            dproduct = -dfar * far[:, below] / _apart(clicks, similar, item)
-            dsimilar[:, item, below] = dproduct * clicks[:, item, None]
-            dclicks[:, item] += (dproduct * similar[:, item, below]).sum(1)
+            dfar = dclicks[:, below] * gaps[:, below]
+            dproduct = -dfar * cascade.far[:, below] / _apart(cascade, item)
+            dsimilar[:, item, below] = dproduct * cascade.clicks[:, item, None]
+            dclicks[:, item] += (dproduct * cascade.similar[:, item, below]).sum(1)
 
 
 def sampled_items(scores: Tensor, draws: Tensor) -> Tensor:
@@ -243,9 +263,10 @@ def sampled_items(scores: Tensor, draws: Tensor) -> Tensor:
     return (passed & (scores > -torch.inf)).int().argmax(1)
 
 
-def _apart(clicks: Tensor, similar: Tensor, item: int) -> Tensor:
-    """Return the probability that this item is no click similar to each one below it; never 0."""
-    return 1 - (clicks[:, item, None] * similar[:, item, item + 1 :]).clamp(max=NEARLY_ONE)
+def _apart(cascade: Cascade, item: int) -> Tensor:
+    """Return the probability that this item is no click similar to each one below it; at least 1 - most."""
+    both = cascade.clicks[:, item, None] * cascade.similar[:, item, item + 1 :]
+    return 1 - both.clamp(max=cascade.most)
 
 
 def _half_gap(key: Tensor, query: Tensor) -> Tensor:
@@ -257,178 +278,30 @@ def _scores(key: Tensor, query: Tensor, v: Tensor) -> Tensor:
     return (1 - 2 * _half_gap(key, query)) @ v
 
 
-def _lists_of_steps(rows: Rows, steps: int) -> list[tuple[int, Tensor]]:
+def _lists_of_steps(rows: StepRows, steps: int) -> list[tuple[int, Tensor]]:
     """Return every step with the lists that have it, which are the first ones, since stops fall."""
     return [(step, rows.lists[: int((rows.stops > step).sum())]) for step in range(steps)]
 
 
-class _CDecoding(ctypes.Structure):
-    _fields_ = [
-        *[(name, ctypes.c_int64) for name in ("lists", "n", "d", "steps")],
-        ("sharpness", ctypes.c_float),
-        *[
-            (name, ctypes.c_void_p)
-            for name in ("keys", "v", "draws", "interaction", "bias", "left", "scores", "slates")
-        ],
-    ]
-
-
-class CLstm(ctypes.Structure):
-    """`lstm` in native.h."""
-
-    _fields_ = [
-        *[(name, ctypes.c_int64) for name in ("inputs", "d")],
-        *[(name, ctypes.c_void_p) for name in ("weight_input", "weight_hidden", "bias")],
-    ]
-
-
-class _CDecoder(ctypes.Structure):
-    _fields_ = [
-        ("layer", CLstm),
-        *[(name, ctypes.c_void_p) for name in ("items", "go", "w_dec", "keep", "h", "c", "wanted")],
-    ]
-
-
-class NativeKernels:
-    """The functions in C, for float32 on the CPU."""
-
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self._library = library
-        self.gemm = gemm_address()
-        integer, pointer = ctypes.c_int64, ctypes.c_void_p
-        for name, arguments in {
-            "lstm_forward": [integer] * 2 + [pointer] * 5,
-            "lstm_backward": [integer] * 2 + [pointer] * 6,
-            "pointer_factors": [integer, pointer],
-            "pointer_step": [pointer, integer, integer, pointer, pointer],
-            "pointer_forward": [integer] * 4 + [pointer] * 7,
-            "pointer_backward": [integer] * 4 + [pointer] * 9,
-            "cascade_forward": [integer] * 2 + [pointer] * 5,
-            "cascade_backward": [integer] * 2 + [pointer] * 7,
-            "lstm_encode": [pointer, pointer, integer, integer] + [pointer] * 6,
-            "lstm_decode": [pointer] * 3,
-            "place_list": [pointer, pointer, integer, integer, ctypes.c_int, ctypes.c_float] + [pointer] * 4,
-        }.items():
-            getattr(library, name).argtypes = arguments
-        self.place_list: Callable[..., int] = library.place_list
-        """For `list_placer`."""
-
-    @property
-    def can_fuse(self) -> bool:
-        """Whether whole loops over steps can run in C, which needs a BLAS to call."""
-        return self.gemm is not None
-
-    def lstm_forward(self, gates: Tensor, bias: Tensor, before: Tensor, c: Tensor, h: Tensor) -> None:  # noqa: D102
-        self._library.lstm_forward(*c.shape, *addresses(gates, bias, before, c, h))
-
-    def lstm_backward(  # noqa: D102
-        self, gates: Tensor, before: Tensor, c: Tensor, dh: Tensor, dc: Tensor, dgates: Tensor
-    ) -> None:
-        self._library.lstm_backward(*c.shape, *addresses(gates, before, c, dh, dc, dgates))
-
-    def pointer_factors(self, x: Tensor) -> None:  # noqa: D102
-        self._library.pointer_factors(x.numel(), *addresses(x))
-
-    def pointer_step(self, decoding: Decoding, step: int, lists: Tensor, queries: Tensor) -> None:  # noqa: D102
-        now = _in_c(decoding)
-        self._library.pointer_step(ctypes.byref(now), step, len(lists), *addresses(lists, queries))
-
-    def pointer_forward(  # noqa: D102
-        self, rows: Rows, keys: Tensor, queries: Tensor, v: Tensor, scores: Tensor
-    ) -> None:
-        arrays = addresses(rows.lists, rows.stops, rows.slots, keys, queries, v, scores)
-        _check_memory(self._library.pointer_forward(len(rows.lists), *keys.shape[1:], scores.shape[1], *arrays))
-
-    def pointer_backward(  # noqa: D102
-        self,
-        rows: Rows,
-        keys: Tensor,
-        queries: Tensor,
-        v: Tensor,
-        dscores: Tensor,
-        dkeys: Tensor,
-        dqueries: Tensor,
-        dv: Tensor,
-    ) -> None:
-        arrays = addresses(rows.lists, rows.stops, keys, queries, v, dscores, dkeys, dqueries, dv)
-        self._library.pointer_backward(len(rows.lists), *keys.shape[1:], dscores.shape[1], *arrays)
-
-    def cascade_forward(  # noqa: D102
-        self, alone: Tensor, nearby: Tensor, similar: Tensor, far: Tensor, clicks: Tensor
-    ) -> None:
-        self._library.cascade_forward(*alone.shape, *addresses(alone, nearby, similar, far, clicks))
-
-    def cascade_backward(  # noqa: D102
-        self,
-        alone: Tensor,
-        nearby: Tensor,
-        similar: Tensor,
-        far: Tensor,
-        clicks: Tensor,
-        dclicks: Tensor,
-        dsimilar: Tensor,
-    ) -> None:
-        arrays = addresses(alone, nearby, similar, far, clicks, dclicks, dsimilar)
-        self._library.cascade_backward(*alone.shape, *arrays)
-
-    # Whole loops, without gradients
-
-    def lstm_encode(
-        self, layer: LstmWeights, x: Tensor, last: Tensor, w_enc: Tensor, factors: Tensor, h: Tensor, c: Tensor
-    ) -> None:
-        """Read x (T, B, I) from a state of zeros: factors (B, T, D) of the keys, the state after step last (B,)."""
-        in_c, arrays = layer_in_c(layer), addresses(x, last, w_enc, factors, h, c)
-        _check_memory(self._library.lstm_encode(self.gemm, ctypes.byref(in_c), *x.shape[:2], *arrays))
-
-    def lstm_decode(self, decoding: Decoding, decoder: LstmDecoder) -> None:
-        """Take all steps of decoding, each list until none of its wanted items is left."""
-        others = addresses(decoder.items, decoder.go, decoder.w_dec, decoder.keep, decoder.h, decoder.c, decoder.wanted)
-        now, net = _in_c(decoding), _CDecoder(layer_in_c(decoder.layer), *others)
-        _check_memory(self._library.lstm_decode(self.gemm, ctypes.byref(now), ctypes.byref(net)))
-
-
-def _in_c(state: Decoding) -> _CDecoding:
-    arrays = addresses(
-        state.keys, state.v, state.draws, state.interaction, state.bias, state.left, state.scores, state.slates
-    )
-    return _CDecoding(*state.keys.shape, state.slates.shape[1], state.sharpness, *arrays)
-
-
-def layer_in_c(layer: LstmWeights) -> CLstm:
-    """Return where C finds the weights of a layer, which must be kept."""
-    arrays = addresses(layer.weight_input, layer.weight_hidden, layer.bias)
-    return CLstm(layer.weight_input.shape[0], layer.weight_hidden.shape[0], *arrays)
-
-
-def _check_memory(failed: int) -> None:
-    if failed:
-        raise MemoryError("no memory for the decoder's steps")
-
-
-def addresses(*tensors: Tensor | None) -> list[int | None]:
-    """Return where the tensors lie; C reads each as one block of memory, so that is checked first."""
-    if not all(tensor is None or tensor.is_contiguous() for tensor in tensors):
-        raise ValueError("the C kernels need contiguous tensors")
-    return [None if tensor is None else tensor.data_ptr() for tensor in tensors]
-
-
-_TORCH: Kernels = TorchKernels()
-_NATIVE = [NativeKernels(library) for library in [native_library()] if library is not None]
+_NATIVE = native_kernels()
+KERNELS: dict[str, Kernels] = ({} if _NATIVE is None else {"native": _NATIVE}) | {"torch": TorchKernels()}
+"""The kernels by name, the fastest first; those in C only where they could be compiled."""
+_only: ContextVar[Kernels | None] = ContextVar("only", default=None)
 
 
 def kernels_for(tensor: Tensor) -> Kernels:
-    """Return the fastest functions for tensors of this kind."""
-    if _NATIVE and tensor.device.type == "cpu" and tensor.dtype == torch.float32:
-        return _NATIVE[0]
-    return _TORCH
+    """Return the fastest kernels that can run on tensors of this kind."""
+    only = _only.get()
+    if only is not None:
+        return only
+    return next(kernels for kernels in KERNELS.values() if kernels.why_not(tensor.device, tensor.dtype) is None)
 
 
-def fused_kernels_for(tensor: Tensor) -> NativeKernels | None:
-    """Return the kernels that run whole loops over steps, for tensors of this kind; None if there are none."""
-    kernels = kernels_for(tensor)
-    return kernels if isinstance(kernels, NativeKernels) and kernels.can_fuse else None
-
-
-def available_kernels() -> dict[str, Kernels]:
-    """Return both sets by name, the native one only where it could be compiled."""
-    return {"torch": _TORCH, "native": _NATIVE[0]} if _NATIVE else {"torch": _TORCH}
+@contextmanager
+def only_kernels(name: str) -> Iterator[None]:
+    """Have this thread run no other kernels than the named ones until the block ends."""
+    token = _only.set(KERNELS[name])
+    try:
+        yield
+    finally:
+        _only.reset(token)

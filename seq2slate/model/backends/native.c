@@ -1,5 +1,4 @@
-/* The inner loops of the network, for the CPU. native.py compiles this file and native_list.c once with the machine's own C
- * compiler; kernels.py holds the same functions in PyTorch, which run where there is no compiler and check these in the tests. */
+/* The inner loops of the network, for batches, on the CPU: the functions of `Kernels` in Python. */
 #include "native.h"
 #ifdef _OPENMP
 #include <omp.h>
@@ -45,11 +44,11 @@ void lstm_backward(int64_t rows, int64_t d, const float *gates, const float *bef
 }
 
 /* The factors of arguments of the pointer, in place. */
-void pointer_factors(int64_t count, float *x) {
+void pointer_factors(int64_t count, float limit, float *x) {
 #pragma omp parallel for if (count > ENOUGH_WORK)
     for (int64_t start = 0; start < count; start += ENOUGH_WORK / 8) {
         const int64_t rest = count - start, width = rest < ENOUGH_WORK / 8 ? rest : ENOUGH_WORK / 8;
-        for (int64_t k = start; k < start + width; k++) x[k] = pointer_factor(x[k]);
+        for (int64_t k = start; k < start + width; k++) x[k] = pointer_factor(x[k], limit);
     }
 }
 
@@ -89,8 +88,8 @@ static void lstm_step(gemm_function *gemm, const lstm *layer, int64_t rows, cons
 /* An encoder of one LSTM layer, without what a gradient would need: reads x (steps, lists, inputs) from a state of zeros and
  * writes the factors e^{2 W_enc e_i} (lists, steps, d) of the keys, and the state after step last[list]. Nothing but the
  * factors is kept of a step. Returns 0, or 1 if there is no memory. */
-int lstm_encode(gemm_function *gemm, const lstm *layer, int64_t steps, int64_t lists, const float *x, const int64_t *last,
-                const float *w_enc, float *factors, float *h_last, float *c_last) {
+int lstm_encode(gemm_function *gemm, const lstm *layer, int64_t steps, int64_t lists, float limit, const float *x,
+                const int64_t *last, const float *w_enc, float *factors, float *h_last, float *c_last) {
     const int64_t d = layer->d, f = layer->inputs;
     const int64_t at_once = lists_at_once(lists, 0), n_blocks = (lists + at_once - 1) / at_once;
     int failed = 0;
@@ -110,7 +109,7 @@ int lstm_encode(gemm_function *gemm, const lstm *layer, int64_t steps, int64_t l
             product(gemm, rows, d, d, h_now, w_enc, 0.0f, key);
             for (int64_t r = 0; r < rows; r++) {
                 float *factor = factors + ((first + r) * steps + t) * d;
-                for (int64_t u = 0; u < d; u++) factor[u] = pointer_factor(key[r * d + u]);
+                for (int64_t u = 0; u < d; u++) factor[u] = pointer_factor(key[r * d + u], limit);
                 if (last[first + r] != t) continue;
                 memcpy(h_last + (first + r) * d, h_now + r * d, d * sizeof(float));
                 memcpy(c_last + (first + r) * d, c_now + r * d, d * sizeof(float));
@@ -121,9 +120,10 @@ int lstm_encode(gemm_function *gemm, const lstm *layer, int64_t steps, int64_t l
     return failed;
 }
 
-/* The decoder of one LSTM layer; see network.SlateNetwork. `keep` (lists, d) may be null. */
+/* The decoder of one LSTM layer: `LstmDecoder` in Python. `keep` (lists, d) may be null. */
 typedef struct {
     lstm layer;
+    float limit; /* of the arguments of the pointer */
     const float *items, *go, *w_dec, *keep, *h, *c;
     const uint8_t *wanted; /* (lists, n): a list ends when none of these is left */
 } decoder;
@@ -156,7 +156,7 @@ static void decode_block(gemm_function *gemm, const decoding *now, const decoder
             output = gates;
         }
         product(gemm, active, d, d, output, net->w_dec, 0.0f, query);
-        for (int64_t k = 0; k < active * d; k++) query[k] = pointer_factor(query[k]);
+        for (int64_t k = 0; k < active * d; k++) query[k] = pointer_factor(query[k], net->limit);
         int64_t going_on = 0;
         for (int64_t r = 0; r < active; r++) {
             const int64_t b = list[r], choice = place_next(now, b, step, total, top[r], query + r * d);
@@ -260,15 +260,15 @@ void pointer_backward(int64_t rows, int64_t n, int64_t d, int64_t steps, const i
 }
 
 /* The clicks (lists, n) of users who scan from the top; far (lists, n) is 1 at first. */
-void cascade_forward(int64_t lists, int64_t n, const float *alone, const float *nearby, const float *similar, float *far,
-                     float *clicks) {
+void cascade_forward(int64_t lists, int64_t n, float most, const float *alone, const float *nearby, const float *similar,
+                     float *far, float *clicks) {
 #pragma omp parallel for if (lists * n * n > ENOUGH_WORK)
     for (int64_t b = 0; b < lists; b++)
-        cascade(n, alone + b * n, nearby + b * n, similar + b * n * n, far + b * n, clicks + b * n);
+        cascade(n, most, alone + b * n, nearby + b * n, similar + b * n * n, far + b * n, clicks + b * n);
 }
 
 /* From the last item up, so that the gradient of every click below is whole when it is used. */
-void cascade_backward(int64_t lists, int64_t n, const float *alone, const float *nearby, const float *similar,
+void cascade_backward(int64_t lists, int64_t n, float most, const float *alone, const float *nearby, const float *similar,
                       const float *far, const float *clicks, float *dclicks, float *dsimilar) {
 #pragma omp parallel for if (lists * n * n > ENOUGH_WORK)
     for (int64_t b = 0; b < lists; b++) {
@@ -280,7 +280,7 @@ void cascade_backward(int64_t lists, int64_t n, const float *alone, const float 
             float click = clicks[b * n + k], total = 0.0f;
 #pragma omp simd reduction(+ : total)
             for (int64_t i = k + 1; i < n; i++) {
-                float dproduct = -dclick[i] * (if_far[i] - if_near[i]) * none[i] / apart(click, like[i]);
+                float dproduct = -dclick[i] * (if_far[i] - if_near[i]) * none[i] / apart(click, like[i], most);
                 dlike[i] = dproduct * click;
                 total += dproduct * like[i];
             }

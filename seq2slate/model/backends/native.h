@@ -1,6 +1,7 @@
 #pragma once
 /* What native.c, for batches, and native_list.c, for single lists, share. All arrays are float32 (indices int64, flags uint8)
- * and contiguous. */
+ * and contiguous. The constants of the score come from Python, as arguments and in structs; what is defined here concerns
+ * rounding and speed alone. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -8,7 +9,6 @@
 
 #define ITEMS_AT_ONCE 64 /* items whose numbers are gathered before they are scored */
 #define PRODUCT_LIMIT 1e9f /* of e^{2a} e^{2b} in scores, where four are multiplied; tanh is 1 to within 2e-9 there */
-#define NEARLY_ONE (1.0f - 1e-6f) /* as in kernels.py */
 
 typedef union {
     int32_t bits;
@@ -75,9 +75,9 @@ static inline float exp_minus_one(float x) {
     return power.value * (r + r * r * (1.0f / 2 + r * (1.0f / 6 + r * high))) + (power.value - 1.0f);
 }
 
-/* e^{2x} of an argument of the pointer, clamped to ±40 as in kernels.py: a product of two is at worst infinite or 0, and both
- * are right. */
-static inline float pointer_factor(float x) { return fast_exp(2.0f * limited(x, 40.0f)); }
+/* e^{2x} of an argument of the pointer, clamped to ±limit <= 43: a product of two is at worst infinite or 0, and both are
+ * right. */
+static inline float pointer_factor(float x, float limit) { return fast_exp(2.0f * limited(x, limit)); }
 
 /* Beyond ±10 it is ±1 to within 5e-9. */
 static inline float hyperbolic_tangent(float x) { return 1.0f - 2.0f * reciprocal(1.0f + fast_exp(2.0f * limited(x, 10.0f))); }
@@ -196,7 +196,7 @@ static inline int64_t sampled(int64_t n, const uint8_t *left, const float *score
     return choice;
 }
 
-/* What decoding reads and writes; see kernels.Decoding. All but keys, v, left, scores and slates may be null. */
+/* What decoding reads and writes: `Decoding` in Python. All but keys, v, left, scores and slates may be null. */
 typedef struct {
     int64_t lists, n, d, steps;
     float sharpness;
@@ -236,26 +236,27 @@ static inline void product(gemm_function *gemm, int64_t rows, int64_t columns, i
     gemm("N", "N", &m, &n, &k, &one, b, &m, a, &k, &keep, out, &m);
 }
 
-/* An LSTM layer; see recurrent.LstmLayer. */
+/* An LSTM layer: `LstmWeights` in Python. */
 typedef struct {
     int64_t inputs, d;
     const float *weight_input, *weight_hidden, *bias;
 } lstm;
 
-static inline float apart(float click, float similar) {
+/* The probability of no similar click; a similar one has the probability `most` at most. */
+static inline float apart(float click, float similar, float most) {
     float both = click * similar;
-    return 1.0f - (both < NEARLY_ONE ? both : NEARLY_ONE);
+    return 1.0f - (both < most ? both : most);
 }
 
 /* The clicks (n) on a list of a user who scans from the top: alone if no click above was similar, nearby if one was. far (n),
  * 1 at first, becomes the probability that none was. */
-static inline void cascade(int64_t n, const float *alone, const float *nearby, const float *similar, float *restrict far,
-                           float *clicks) {
+static inline void cascade(int64_t n, float most, const float *alone, const float *nearby, const float *similar,
+                           float *restrict far, float *clicks) {
     for (int64_t k = 0; k < n; k++) {
         const float *restrict like = similar + k * n;
         const float click = nearby[k] + far[k] * (alone[k] - nearby[k]);
         clicks[k] = click;
 #pragma omp simd
-        for (int64_t i = k + 1; i < n; i++) far[i] *= apart(click, like[i]);
+        for (int64_t i = k + 1; i < n; i++) far[i] *= apart(click, like[i], most);
     }
 }

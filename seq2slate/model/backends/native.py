@@ -1,4 +1,4 @@
-"""Compile the C kernels with the machine's own compiler, once, and load them; None where that cannot be done.
+"""The kernels in C, compiled once with the machine's own compiler; there are none where that cannot be done.
 
 The library lies in the user's cache folder under a name made of the source, the flags and the processor, so that
 another version or another machine never loads it by mistake. Set `SEQ2SLATE_NATIVE=0` to do without.
@@ -14,10 +14,23 @@ import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from seq2slate.atomic import atomic_path
+
+if TYPE_CHECKING:
+    from seq2slate.model.backends.kernels import (
+        Cascade,
+        Decoding,
+        LstmDecoder,
+        LstmEncoder,
+        LstmWeights,
+        PointerGradients,
+        StepRows,
+    )
 
 _SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "native_list.c")]
 _HEADER = Path(__file__).with_name("native.h")
@@ -28,11 +41,160 @@ _FLAGS = (
 )
 _WISHES = (("-march=native", "-fopenmp"), ("-march=native", "-fopenmp-simd"), ())
 """Flags that not every compiler has, from best to none."""
+_INTEGER, _NUMBER, _POINTER = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
+_SIGNATURES = {
+    "lstm_forward": [_INTEGER] * 2 + [_POINTER] * 5,
+    "lstm_backward": [_INTEGER] * 2 + [_POINTER] * 6,
+    "pointer_factors": [_INTEGER, _NUMBER, _POINTER],
+    "pointer_step": [_POINTER, _INTEGER, _INTEGER, _POINTER, _POINTER],
+    "pointer_forward": [_INTEGER] * 4 + [_POINTER] * 7,
+    "pointer_backward": [_INTEGER] * 4 + [_POINTER] * 9,
+    "cascade_forward": [_INTEGER, _INTEGER, _NUMBER] + [_POINTER] * 5,
+    "cascade_backward": [_INTEGER, _INTEGER, _NUMBER] + [_POINTER] * 7,
+    "lstm_encode": [_POINTER, _POINTER, _INTEGER, _INTEGER, _NUMBER] + [_POINTER] * 6,
+    "lstm_decode": [_POINTER] * 3,
+    "place_list": [_POINTER, _POINTER, _INTEGER, _INTEGER, ctypes.c_int, _NUMBER] + [_POINTER] * 4,
+}
+
+
+class CLstm(ctypes.Structure):
+    """The struct `lstm`."""
+
+    _fields_ = [
+        *[(name, _INTEGER) for name in ("inputs", "d")],
+        *[(name, _POINTER) for name in ("weight_input", "weight_hidden", "bias")],
+    ]
+
+    @classmethod
+    def of(cls, layer: LstmWeights) -> CLstm:
+        """Return where C finds the weights of a layer, which must be kept."""
+        arrays = addresses(layer.weight_input, layer.weight_hidden, layer.bias)
+        return cls(layer.weight_input.shape[0], layer.weight_hidden.shape[0], *arrays)
+
+
+class _CDecoding(ctypes.Structure):
+    _fields_ = [
+        *[(name, _INTEGER) for name in ("lists", "n", "d", "steps")],
+        ("sharpness", _NUMBER),
+        *[(name, _POINTER) for name in ("keys", "v", "draws", "interaction", "bias", "left", "scores", "slates")],
+    ]
+
+    @classmethod
+    def of(cls, state: Decoding) -> _CDecoding:
+        arrays = addresses(
+            state.keys, state.v, state.draws, state.interaction, state.bias, state.left, state.scores, state.slates
+        )
+        return cls(*state.keys.shape, state.slates.shape[1], state.sharpness, *arrays)
+
+
+class _CDecoder(ctypes.Structure):
+    _fields_ = [
+        ("layer", CLstm),
+        ("limit", _NUMBER),
+        *[(name, _POINTER) for name in ("items", "go", "w_dec", "keep", "h", "c", "wanted")],
+    ]
+
+
+class NativeKernels:
+    """The functions of `kernels.Kernels` in C, for float32 on the CPU."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.library = library
+        self.gemm = gemm_address()
+        """Where C finds the matrix product of BLAS; None if there is none."""
+        for name, arguments in _SIGNATURES.items():
+            getattr(library, name).argtypes = arguments
+
+    @property
+    def fused(self) -> NativeKernels | None:
+        """The loops that run as a whole, which need a BLAS to call."""
+        return self if self.gemm is not None else None
+
+    def why_not(self, device: torch.device, dtype: torch.dtype) -> str | None:
+        """Return why C cannot run on tensors of this kind; None if it can."""
+        if device.type != "cpu":
+            return f"the C kernels run on the CPU, and the network is on {device}"
+        if dtype != torch.float32:
+            return f"the C kernels compute in float32, and the network in {str(dtype).removeprefix('torch.')}"
+        return None
+
+    def lstm_forward(self, gates: Tensor, bias: Tensor, before: Tensor, c: Tensor, h: Tensor) -> None:  # noqa: D102
+        self.library.lstm_forward(*c.shape, *addresses(gates, bias, before, c, h))
+
+    def lstm_backward(  # noqa: D102
+        self, gates: Tensor, before: Tensor, c: Tensor, dh: Tensor, dc: Tensor, dgates: Tensor
+    ) -> None:
+        self.library.lstm_backward(*c.shape, *addresses(gates, before, c, dh, dc, dgates))
+
+    def pointer_factors(self, x: Tensor, limit: float) -> None:  # noqa: D102
+        self.library.pointer_factors(x.numel(), limit, *addresses(x))
+
+    def pointer_step(self, decoding: Decoding, step: int, lists: Tensor, queries: Tensor) -> None:  # noqa: D102
+        now = _CDecoding.of(decoding)
+        self.library.pointer_step(ctypes.byref(now), step, len(lists), *addresses(lists, queries))
+
+    def pointer_forward(  # noqa: D102
+        self, rows: StepRows, keys: Tensor, queries: Tensor, v: Tensor, scores: Tensor
+    ) -> None:
+        arrays = addresses(rows.lists, rows.stops, rows.slots, keys, queries, v, scores)
+        _check_memory(self.library.pointer_forward(len(rows.lists), *keys.shape[1:], scores.shape[1], *arrays))
+
+    def pointer_backward(  # noqa: D102
+        self, rows: StepRows, keys: Tensor, queries: Tensor, v: Tensor, dscores: Tensor, gradients: PointerGradients
+    ) -> None:
+        written = gradients.keys, gradients.queries, gradients.v
+        arrays = addresses(rows.lists, rows.stops, keys, queries, v, dscores, *written)
+        self.library.pointer_backward(len(rows.lists), *keys.shape[1:], dscores.shape[1], *arrays)
+
+    def cascade_forward(self, cascade: Cascade) -> None:  # noqa: D102
+        arrays = addresses(cascade.alone, cascade.nearby, cascade.similar, cascade.far, cascade.clicks)
+        self.library.cascade_forward(*cascade.alone.shape, cascade.most, *arrays)
+
+    def cascade_backward(self, cascade: Cascade, dclicks: Tensor, dsimilar: Tensor) -> None:  # noqa: D102
+        read = cascade.alone, cascade.nearby, cascade.similar, cascade.far, cascade.clicks
+        self.library.cascade_backward(*cascade.alone.shape, cascade.most, *addresses(*read, dclicks, dsimilar))
+
+    # Whole loops over the steps of one LSTM layer, without gradients
+
+    def lstm_encode(self, encoder: LstmEncoder, factors: Tensor, h: Tensor, c: Tensor) -> None:
+        """Read the lists: factors (B, N, D) of the keys, and the state h, c (B, D) after the last item of each."""
+        layer, items = CLstm.of(encoder.layer), encoder.items
+        arrays = addresses(items, encoder.last, encoder.w_enc, factors, h, c)
+        _check_memory(
+            self.library.lstm_encode(self.gemm, ctypes.byref(layer), *items.shape[:2], encoder.limit, *arrays)
+        )
+
+    def lstm_decode(self, decoding: Decoding, decoder: LstmDecoder) -> None:
+        """Take all steps of decoding, each list until none of its wanted items is left."""
+        others = addresses(decoder.items, decoder.go, decoder.w_dec, decoder.keep, decoder.h, decoder.c, decoder.wanted)
+        now, net = _CDecoding.of(decoding), _CDecoder(CLstm.of(decoder.layer), decoder.limit, *others)
+        _check_memory(self.library.lstm_decode(self.gemm, ctypes.byref(now), ctypes.byref(net)))
+
+
+def addresses(*tensors: Tensor | None) -> list[int | None]:
+    """Return where the tensors lie; C reads each as one block of memory, so that is checked first."""
+    if not all(tensor is None or tensor.is_contiguous() for tensor in tensors):
+        raise ValueError("the C kernels need contiguous tensors")
+    return [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+
+
+def _check_memory(failed: int) -> None:
+    if failed:
+        raise MemoryError("no memory for the decoder's steps")
+
+
+# The library
+
+
+def native_kernels() -> NativeKernels | None:
+    """Return the kernels in C; None without a working C compiler or when `SEQ2SLATE_NATIVE=0`."""
+    library = native_library()
+    return None if library is None else NativeKernels(library)
 
 
 @cache
 def native_library() -> ctypes.CDLL | None:
-    """Return the compiled kernels; None without a working C compiler or when `SEQ2SLATE_NATIVE=0`."""
+    """Return the compiled library; None without a working C compiler or when `SEQ2SLATE_NATIVE=0`."""
     compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
     if os.environ.get("SEQ2SLATE_NATIVE") == "0" or compiler is None:
         return None

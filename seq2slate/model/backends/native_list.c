@@ -1,13 +1,13 @@
 /* One list at a time, from raw columns to a slate, for a service that answers one request after another: here the overhead of
  * many small calls would take longer than the work. Products are of a single row with a matrix where they can be, and take as
- * long as reading the matrix does. data/features.py, resemblance.py and decoding.py say what is computed. */
+ * long as reading the matrix does. */
 #include "native.h"
 
 #define REGISTER 16 /* floats handled at once where nothing is kept between them */
 #define ROWS_AT_ONCE 8 /* of a matrix that meets a single row */
-#define LEAST 1e-6f /* as in resemblance.py */
 
 enum { PLACED, NO_MEMORY, NOT_FINITE };
+const int no_memory = NO_MEMORY, not_finite = NOT_FINITE; /* what place_list returns if it fails, for Python to read */
 
 /* out (columns) += x (inner) times matrix (inner, columns), which is read once, in order, and fetched ahead. */
 static void add_row_product(int64_t inner, int64_t columns, const float *restrict x, const float *restrict matrix,
@@ -49,25 +49,28 @@ static float log_probability(int64_t n, const uint8_t *left, const float *score,
     return (score[choice] - best) * sharpness - logf(total);
 }
 
-/* Columns and the scale that was fitted to them; see data/features.py. */
+/* The scale that was fitted to the columns: `NumberColumns` in Python. */
 typedef struct {
     int64_t takes_logarithm;
     float clip;
     const float *mean, *inverse_std;
 } scaling;
 
-/* What resembles what; see resemblance.Resemblance. `weights` are divided by the bends, `added` is e^{effect_placed} - 1. */
+/* Item similarity: `SimilarityInteraction` in Python. `weights` are divided by the bends, `added` is e^{effect_placed} - 1.
+ * `least` is the least probability of a click and the least median, `most` the largest probability of a similar click. */
 typedef struct {
     const float *relevance, *bends, *weights;
-    float offset, threshold, sharpness, effect_above, added;
-} resemblance;
+    float offset, threshold, sharpness, effect_above, added, least, most;
+} similarity;
 
-/* A network with one LSTM layer as its encoder and one as its decoder. prior (positions), resemblance and scaling may be null. */
+/* A network with one LSTM layer as its encoder and one as its decoder. prior (positions), similarity and scaling may be null;
+ * arguments of the pointer are clamped to ±limit. */
 typedef struct {
     lstm encoder, decoder;
     const float *w_enc, *w_dec, *go, *v, *prior;
     int64_t positions;
-    const resemblance *resemblance;
+    float limit;
+    const similarity *similarity;
     const scaling *scaling;
 } list_network;
 
@@ -121,7 +124,7 @@ static float value_of_rank(int64_t count, const float *values, int64_t rank) {
 
 /* The squared distances (n, n) of the items x (n, f), with a lower median of 1 over the pairs. places (n, f), squares (n) and
  * pairs (n * n) are overwritten. Returns PLACED, or NOT_FINITE if some distance is too large. */
-static int distances_of(gemm_function *gemm, const resemblance *like, int64_t n, int64_t f, const float *x, float *places,
+static int distances_of(gemm_function *gemm, const similarity *like, int64_t n, int64_t f, const float *x, float *places,
                         float *squares, float *pairs, float *distances) {
     for (int64_t i = 0; i < n; i++)
         for (int64_t k = 0; k < f; k++) places[i * f + k] = exp_minus_one(like->bends[k] * x[i * f + k]) * like->weights[k];
@@ -141,12 +144,12 @@ static int distances_of(gemm_function *gemm, const resemblance *like, int64_t n,
         }
     if (!is_finite(count, pairs)) return NOT_FINITE;
     if (!count) return PLACED;
-    const float median = value_of_rank(count, pairs, (count - 1) / 2), least = median > LEAST ? median : LEAST;
+    const float median = value_of_rank(count, pairs, (count - 1) / 2), least = median > like->least ? median : like->least;
     for (int64_t k = 0; k < n * n; k++) distances[k] /= least;
     return PLACED;
 }
 
-/* What resembles what in a list, and how a user who scans it from the top would click. */
+/* How similar the items of a list are, and how a user who scans it from the top would click. */
 typedef struct {
     float *similar; /* (n, n) */
     float *clicks; /* (n) */
@@ -154,7 +157,7 @@ typedef struct {
 
 /* Fill the click model of x (n, f), and bias (n), which holds the prior at first, with what the scores start with. memory has
  * room for n * (f + n + 3) floats. Returns PLACED or NOT_FINITE. */
-static int expect_clicks(gemm_function *gemm, const resemblance *like, int64_t n, int64_t f, const float *x, float *memory,
+static int expect_clicks(gemm_function *gemm, const similarity *like, int64_t n, int64_t f, const float *x, float *memory,
                          float *bias, click_model found) {
     float *places = memory, *pairs = places + n * f, *alone = pairs + n * n, *nearby = alone + n, *far = nearby + n;
     float *similar = found.similar, *clicks = found.clicks;
@@ -166,13 +169,13 @@ static int expect_clicks(gemm_function *gemm, const resemblance *like, int64_t n
         alone[i] = sigmoid(bias[i]), nearby[i] = sigmoid(bias[i] + like->effect_above);
     }
     if (!is_finite(n, bias)) return NOT_FINITE;
-    cascade(n, alone, nearby, similar, far, clicks);
-    for (int64_t i = 0; i < n; i++) bias[i] = logf(clicks[i] > LEAST ? clicks[i] : LEAST);
+    cascade(n, like->most, alone, nearby, similar, far, clicks);
+    for (int64_t i = 0; i < n; i++) bias[i] = logf(clicks[i] > like->least ? clicks[i] : like->least);
     return PLACED;
 }
 
 /* What a placed item adds to the scores of the others that are left. */
-static void add_effect(const resemblance *like, int64_t n, click_model of, int64_t placed, const uint8_t *left, float *bias) {
+static void add_effect(const similarity *like, int64_t n, click_model of, int64_t placed, const uint8_t *left, float *bias) {
     for (int64_t i = 0; i < n; i++)
         if (left[i]) bias[i] += log1pf(like->added * (of.clicks[placed] * of.similar[placed * n + i]));
 }
@@ -188,11 +191,11 @@ static void encode_list(gemm_function *gemm, const list_network *net, int64_t n,
         advance(&net->encoder, gates + t * 4 * d, h, c + t % 2 * d, h + d, c + (t + 1) % 2 * d);
     }
     product(gemm, n, d, d, outputs + d, net->w_enc, 0.0f, keys);
-    for (int64_t k = 0; k < n * d; k++) keys[k] = pointer_factor(keys[k]);
+    for (int64_t k = 0; k < n * d; k++) keys[k] = pointer_factor(keys[k], net->limit);
 }
 
 /* Take the steps of one list: keys (n, d) and the last state, h and c (2, d) in row n % 2. memory has room for n * 4d + 5d
- * floats. Returns PLACED, or NOT_FINITE if some score was no number. */
+ * floats. Returns PLACED, or NOT_FINITE if some score is NaN or infinite. */
 static int decode_list(gemm_function *gemm, const list_network *net, const decoding *now, click_model user, const float *x,
                        float *memory, float *h, float *c, float *log_probabilities) {
     const int64_t n = now->n, d = now->d, f = net->decoder.inputs;
@@ -210,21 +213,21 @@ static int decode_list(gemm_function *gemm, const list_network *net, const decod
         advance(&net->decoder, gates, h + before * d, c + before * d, h + after * d, c + after * d);
         memset(query, 0, d * sizeof(float));
         add_row_product(d, d, h + after * d, net->w_dec, query);
-        for (int64_t u = 0; u < d; u++) query[u] = pointer_factor(query[u]);
+        for (int64_t u = 0; u < d; u++) query[u] = pointer_factor(query[u], net->limit);
         item = place_next(now, 0, step, total, top, query);
         if (item < 0) return NOT_FINITE;
         log_probabilities[step] = log_probability(n, now->left, now->scores + step * n, now->sharpness, item);
-        if (net->resemblance) add_effect(net->resemblance, n, user, item, now->left, now->bias);
+        if (net->similarity) add_effect(net->similarity, n, user, item, now->left, now->bias);
     }
     return is_finite(now->steps, log_probabilities) ? PLACED : NOT_FINITE;
 }
 
 /* Place the first items of one list of n > 0 items, and say with what log-probability each was placed. features (n, inputs) are
- * raw if `is_raw`, and draws (steps) may be null. Returns PLACED, NO_MEMORY, or NOT_FINITE if a number is none. */
+ * raw if `is_raw`, and draws (steps) may be null. Returns PLACED, NO_MEMORY, or NOT_FINITE if a number is NaN or infinite. */
 int place_list(gemm_function *gemm, const list_network *net, int64_t n, int64_t steps, int is_raw, float sharpness,
                const float *features, const float *draws, int64_t *slate, float *log_probabilities) {
     if (!is_finite(n * net->encoder.inputs, features)) return NOT_FINITE;
-    const int64_t d = net->encoder.d, f = net->encoder.inputs, pairs = net->resemblance ? n * n : 0;
+    const int64_t d = net->encoder.d, f = net->encoder.inputs, pairs = net->similarity ? n * n : 0;
     const int64_t of_clicks = pairs ? n * (f + n + 3) : 0, of_steps = n * 4 * d + 5 * d;
     const int64_t shared = of_clicks > of_steps ? of_clicks : of_steps; /* one after the other */
     float *memory = calloc((size_t)(n * f + pairs + 2 * n + (2 * n + 1) * d + 4 * d + steps * n + shared), sizeof(float));
@@ -240,7 +243,7 @@ int place_list(gemm_function *gemm, const list_network *net, int64_t n, int64_t 
     int outcome = PLACED;
     if (is_raw && net->scaling) scale(net->scaling, n, f, features, scaled), x = scaled;
     for (int64_t i = 0; net->prior && i < n; i++) bias[i] = net->prior[i < net->positions ? i : net->positions - 1];
-    if (net->resemblance) outcome = expect_clicks(gemm, net->resemblance, n, f, x, rest, bias, user);
+    if (net->similarity) outcome = expect_clicks(gemm, net->similarity, n, f, x, rest, bias, user);
     if (outcome == PLACED) {
         encode_list(gemm, net, n, x, rest, outputs, c, keys);
         memcpy(h + n % 2 * d, outputs + n * d, d * sizeof(float));

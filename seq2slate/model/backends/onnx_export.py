@@ -1,194 +1,528 @@
-"""From a trained model to one ONNX file, which is written only after its slates were found equal to the network's.
+"""A model as one ONNX file: raw columns in, slates and log-probabilities out, for any number of lists, items and slots.
 
-The comparison runs in ONNX Runtime on 1,000 random lists of 1 to 200 items, in the range of the fitted columns and
-somewhat beyond, some with duplicates, some of nothing but one item again and again. Two programs round differently,
-so where two items have nearly the same score either may be first, and the rest of the slate follows from that. Such a
-slate is not taken on trust: the network goes through it in float64, and it passes only if every choice was as good as
-the best one, within `TIE`. How many there were is said.
+The graph computes what `model.network` says, for greedy slates; it holds the normalisation of the columns, the encoder,
+and the decoder as a loop. The file is written only after its slates were found equal to the network's (`parity`).
+
+Inputs, for B lists of at most N items: `features` (B, N, F) float32, raw; `lengths` (B,) int64; `k` () int64; and if
+the model reads such columns `context` (B, C) float32, and codes from the vocabularies, int64: `item_codes.NAME` (B, N)
+and `list_codes.NAME` (B,). Outputs: `slates` (B, K) int64, -1 where nothing is placed, and `log_probabilities` (B, K).
+What stands in the place of padding does not matter.
+
+Each kind of component has a function that writes its part of the graph, in one of the dicts `CELL_GRAPHS`,
+`ENCODER_GRAPHS`, `INTERACTION_GRAPHS` and `DECODER_GRAPHS`; a network with any other cannot be exported.
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seq2slate.atomic import atomic_path
-from seq2slate.data.features import FeatureTransform, NumberColumns, Vocabulary
-from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists, offsets_from_lengths
+from seq2slate.data.features import NumberColumns
+from seq2slate.data.lists import Batch, FloatArray
 from seq2slate.errors import DataError, UsageError
-from seq2slate.model.backends.onnx_network import onnx_model
-from seq2slate.model.backends.onnx_ranker import FEATURES_NOTE, WEIGHTS_NOTE, OnnxRanker
-from seq2slate.model.decoding import choice_log_probabilities, first_scores, repeated_scores
-from seq2slate.model.inputs import InputLists
-from seq2slate.model.slate_model import KIND, SlateModel
-from seq2slate.progress import track
-from seq2slate.saving import WEIGHTS_FILE, load_saved
+from seq2slate.model.backends.backend import NetworkBackend, Placed
+from seq2slate.model.backends.onnx import FEATURES_NOTE, ITEM_CODES, LIST_CODES, WEIGHTS_NOTE, OnnxRanker
+from seq2slate.model.backends.onnx_graph import BOOL, FLOAT, INTEGER, INTEGER_32, Graph, Value
+from seq2slate.model.backends.parity import Parity, compare
+from seq2slate.model.decoders import Decoder, OneStep, Sequential
+from seq2slate.model.encoders import LAST_POSITION, AttentionBlock, AttentionEncoder, Encoder, RecurrentEncoder
+from seq2slate.model.interactions import (
+    LEAST,
+    NEARLY_ONE,
+    PARAM_SCALE,
+    STRONGEST,
+    Interaction,
+    NoInteraction,
+    SimilarityInteraction,
+)
+from seq2slate.model.network import SlateNetwork
+from seq2slate.model.recurrent import GruLayer, LstmLayer, RecurrentLayer
+from seq2slate.model.slate_model import SlateModel, load_saved_network
+from seq2slate.saving import WEIGHTS_FILE
 
-TIE = 1e-5
-"""Scores that are nearer than this are as good as equal; what float32 leaves of a score is a little better."""
-LOG_TOLERANCE = 1e-4
-"""How far apart the log-probabilities of a choice may be."""
-ROUNDINGS = 10
-"""Beyond both, so many times what rounding costs the network itself on a list: much, where outliers stretch it."""
-LENGTHS = np.repeat(np.arange(1, 201), 5)
-"""Of the lists that are compared."""
-_AT_ONCE = 25  # lists, so that a batch has several lengths and stays small
-
-
-@dataclass(frozen=True)
-class Parity:
-    """What the comparison found."""
-
-    n_lists: int
-    near_ties: int
-    """Lists whose slates differ because two scores were nearly equal."""
-    largest_gap: float
-    """Between log-probabilities of the same choice, by ONNX Runtime and by the network."""
-
-    def __str__(self) -> str:
-        ties = f", but for {self.near_ties} with scores so near each other that rounding decides" * bool(self.near_ties)
-        return f"slates equal on {self.n_lists:,} random lists{ties}; log-probabilities to {self.largest_gap:.1g}"
+Array: TypeAlias = npt.NDArray[np.float32]
+States: TypeAlias = list[list[Value]]
+"""Layer by layer: (h, c) of an LSTM or (h,) of a GRU, each (B, D)."""
+Collected: TypeAlias = list[tuple[Value, int]]
+"""What a round of a loop adds to the results, each with its kind."""
 
 
 def export_onnx(folder: str | os.PathLike[str], out: str | os.PathLike[str]) -> Parity:
-    """Write the model of a folder as an ONNX file, whole or not at all, after comparing it with the network."""
-    saved = load_saved(folder)
-    if saved.kind != KIND:
-        raise UsageError(f"{folder} holds a {saved.kind!r} ranker, and only a network can be exported")
-    model = SlateModel.from_saved(saved)
+    """Write the model of a folder as an ONNX file, whole or not at all, after comparing it with the network.
+
+    Args:
+        folder: A trained network.
+        out: The file to write.
+
+    Returns:
+        What the comparison found.
+
+    Raises:
+        UsageError: The folder holds another ranker, or a network that has no ONNX graph.
+        DataError: The file would give other slates than the network: nothing was written.
+    """
+    model = SlateModel.from_saved(load_saved_network(folder))
+    reason = OnnxBackend.why_not(model.network)
+    if reason is not None:
+        raise UsageError(f"{folder} cannot be exported: {reason}")
     digest = hashlib.sha256((Path(folder) / WEIGHTS_FILE).read_bytes()).hexdigest()
-    content = onnx_model(model, {FEATURES_NOTE: model.transform.to_json(), WEIGHTS_NOTE: digest})
-    parity = compare(model, OnnxRanker(content))
+    content = onnx_model(model, weights_sha256=digest)
+    try:
+        parity = compare(model, OnnxRanker(content))
+    except DataError as error:
+        raise DataError(f"{error}: nothing was written") from error
     with atomic_path(out) as partial:
         partial.write_bytes(content)
     return parity
 
 
-def compare(model: SlateModel, exported: OnnxRanker, *, lengths: IntArray = LENGTHS, seed: int = 0) -> Parity:
-    """Compare both on random lists; a difference that is no rounding is an error that names the list and the slot."""
-    judge = _Judge(model)
-    near_ties, largest_gap = 0, 0.0
-    for batch in track(list(_random_batches(model.transform, lengths, seed)), "comparing"):
-        decoded = model.decode(batch.lists)
-        network = _Slates(decoded.slates.numpy(), decoded.log_probabilities.numpy())
-        found = _Slates(*exported.slates(batch))
-        differ = (found.items != network.items).any(axis=1)
-        gaps = np.abs(found.logs - network.logs).max(axis=1)
-        for number in np.flatnonzero(differ | ~(gaps <= LOG_TOLERANCE)).tolist():
-            one = batch.lists[number]
-            gaps[number] = judge.gap(one, found.of(number, one.n_items), network.of(number, one.n_items))
-        near_ties += int(differ.sum())
-        largest_gap = max(largest_gap, float(gaps.max()))
-    return Parity(len(lengths), near_ties, largest_gap)
+def onnx_model(model: SlateModel, *, weights_sha256: str = "") -> bytes:
+    """Return the content of the file, with what `OnnxRanker` needs to know in its notes."""
+    notes = {FEATURES_NOTE: model.transform.to_json(), WEIGHTS_NOTE: weights_sha256}
+    return _NetworkGraph(model).written(notes)
 
 
-class _Slates(NamedTuple):
-    items: IntArray
-    logs: FloatArray
+class OnnxBackend(NetworkBackend):
+    """A network in ONNX Runtime, as an exported file would run it: greedy slates, in float32 on the CPU."""
 
-    def of(self, number: int, length: int) -> _Slates:
-        """Return the slate of one list, (K,)."""
-        return _Slates(self.items[number, :length], self.logs[number, :length])
-
-
-class _Judge:
-    """The network in float64, which is asked where float32 disagrees with itself."""
+    samples = False
 
     def __init__(self, model: SlateModel) -> None:
-        self._transform, self._network = model.transform, copy.deepcopy(model.network).double()
+        super().__init__(model)
+        self._ranker = OnnxRanker(onnx_model(model))
 
-    def gap(self, one: ItemLists, found: _Slates, network: _Slates) -> float:
-        """Return how far the log-probabilities found for a list are from those of float64, unless that is too far.
+    @classmethod
+    def why_not(cls, network: SlateNetwork) -> str | None:
+        """Return which part of a network has no ONNX graph; None if all have one."""
+        cells = network.decoder.recurrent_layers
+        if isinstance(network.encoder, RecurrentEncoder):
+            cells = [*cells, *(layer for directions in network.encoder.directions for layer in directions)]
+        parts: list[tuple[nn.Module, Mapping[Any, object]]] = [
+            (network.encoder, ENCODER_GRAPHS),
+            (network.decoder, DECODER_GRAPHS),
+            (network.interaction, INTERACTION_GRAPHS),
+            *((cell, CELL_GRAPHS) for cell in cells),
+        ]
+        missing = [type(part).__name__ for part, graphs in parts if type(part) not in graphs]
+        if missing:
+            return f"there is no ONNX graph for {missing[0]}"
+        if network.v.dtype != torch.float32:
+            return f"the ONNX graph is in float32, and the network in {str(network.v.dtype).removeprefix('torch.')}"
+        return None
 
-        What rounding costs the network itself on this list tells how far that is.
-        """
-        own_logs = choice_log_probabilities(*self._scored(one, network.items))[0].numpy()
-        room = ROUNDINGS * float(np.abs(network.logs - own_logs).max())
-        scores, slate = self._scored(one, found.items)
-        short = (scores.amax(2) - scores.gather(2, slate.unsqueeze(2)).squeeze(2))[0].numpy()
-        name = f"random list {one.list_ids[0].as_py()} of {one.n_items} items"
-        if not (short <= TIE + room).all():
-            slot = int((~(short <= TIE + room)).argmax())
-            raise DataError(
-                f"{name}, slot {slot}: ONNX Runtime places item {found.items[slot]}, whose score is {short[slot]:.2g} "
-                f"below the best, which is no tie; the network's slate is {network.items.tolist()}: nothing was written"
-            )
-        gaps = np.abs(found.logs - choice_log_probabilities(scores, slate)[0].numpy())
-        if not (gaps <= LOG_TOLERANCE + room).all():
-            slot = int((~(gaps <= LOG_TOLERANCE + room)).argmax())
-            raise DataError(
-                f"{name}, slot {slot}: the log-probability is {found.logs[slot]:g} in ONNX Runtime and "
-                f"{network.logs[slot]:g} in the network: nothing was written"
-            )
-        return float(gaps.max())
-
-    @torch.no_grad()
-    def _scored(self, one: ItemLists, slate: IntArray) -> tuple[Tensor, Tensor]:
-        """Return the scores (1, K, N) of a slate, and the slate as a tensor (1, K)."""
-        slates, network = torch.from_numpy(slate)[None], self._network
-        encoded = network.encode(InputLists.of(one, self._transform).batch().double())
-        if network.config.decoder == "one-step":
-            return repeated_scores(first_scores(network, encoded), slates, encoded.mask), slates
-        return network.score(encoded, slates), slates
+    def place(self, batch: Batch, steps: int, draws: FloatArray | None, sharpness: float) -> Placed:  # noqa: D102
+        return self._ranker.slates(batch, max(1, steps))
 
 
-# Random lists
+class _NetworkGraph:
+    """The graph while it is being written."""
+
+    def __init__(self, model: SlateModel) -> None:
+        self.network, self.transform = model.network, model.transform
+        self.graph = Graph()
+        n_features = len(self.transform.dense.names)
+        self.features = self.graph.input("features", FLOAT, ["lists", "items", n_features])
+        self.lengths = self.graph.input("lengths", INTEGER, ["lists"])
+        self.k = self.graph.input("k", INTEGER, [])
+        self.n_items = self.features.size(1)
+        self.positions = self.graph.op("Range", 0, self.n_items, 1)  # (N,)
+        self.mask = self.positions < self.lengths.unsqueeze(1)  # (B, N)
+        self.zeros = self.mask.cast(FLOAT) * 0.0  # (B, N): what is added to it takes its shape
+
+    def written(self, notes: Mapping[str, str]) -> bytes:
+        network = self.network
+        items = self.items()  # (B, N, I)
+        memory, states = ENCODER_GRAPHS[type(network.encoder)](self, network.encoder, items)
+        bias, added = INTERACTION_GRAPHS[type(network.interaction)](self, network.interaction, items, self.prior())
+        encoded = _EncodedGraph(items, memory @ _array(network.w_enc), states, bias, added)
+        slates, logs = DECODER_GRAPHS[type(network.decoder)](self, network.decoder, encoded)
+        axes = ["lists", "slots"]
+        outputs = {"slates": (slates, INTEGER, axes), "log_probabilities": (logs, FLOAT, axes)}
+        return self.graph.model(outputs, notes)
+
+    def items(self) -> Value:
+        """Return (B, N, I): dense columns, embeddings, columns of the list and the position, side by side."""
+        graph, network, transform = self.graph, self.network, self.transform
+        there = self.mask.unsqueeze(2)
+        columns = [_normalised(graph.where(there, self.features, 0.0), transform.dense)]
+        for name, table in zip(transform.categorical, network.embeddings, strict=True):
+            codes = graph.where(self.mask, graph.input(ITEM_CODES + name, INTEGER, ["lists", "items"]), 0)
+            columns.append(self._table(table).op("Gather", codes))
+        of_lists = []
+        if transform.context.names:
+            context = graph.input("context", FLOAT, ["lists", len(transform.context.names)])
+            of_lists.append(_normalised(context, transform.context))
+        for name, table in zip(transform.context_categorical, network.context_embeddings, strict=True):
+            codes = graph.input(LIST_CODES + name, INTEGER, ["lists"])
+            of_lists.append(self._table(table).op("Gather", codes))
+        columns += [column.unsqueeze(1) + self.zeros.unsqueeze(2) for column in of_lists]
+        if network.config.position_input:
+            position = (self.positions + 1).cast(FLOAT).op("Log")
+            columns.append((self.zeros + position).unsqueeze(2))
+        return graph.concat(columns, axis=2)
+
+    def _table(self, embedding: nn.Module) -> Value:
+        assert isinstance(embedding, nn.Embedding), "a categorical column has an embedding"
+        return self.graph.constant(_array(embedding.weight))
+
+    def prior(self) -> Value | None:
+        """Return (B, N) the prior of each base position, if there is one."""
+        if self.network.prior is None:
+            return None
+        values = _array(self.network.prior * PARAM_SCALE)
+        places = self.positions.op("Min", len(values) - 1)
+        return self.zeros + self.graph.constant(values).op("Gather", places)
+
+    def pointer_scores(self, keys: Value, output: Value) -> Value:
+        """Return (B, N) v^T tanh(W_enc e_i + W_dec d) for the decoder's output d (B, D)."""
+        query = output @ _array(self.network.w_dec)
+        return ((keys + query.unsqueeze(1)).tanh() @ _array(self.network.v)[:, None]).squeeze(2)
+
+    def best(self, step: Value, left: Value, scores: Value) -> tuple[Value, Collected]:
+        """Return the best item (B,) that is left, and what the slates and log-probabilities hold of it."""
+        scores = self.graph.where(left, scores, np.array(-np.inf, np.float32))
+        item = scores.op("ArgMax", axis=1, keepdims=0)
+        log = scores.op("LogSoftmax", axis=1).row_of_each(item)
+        there = step < self.lengths
+        return item, [(self.graph.where(there, item, -1), INTEGER), (self.graph.where(there, log, 0.0), FLOAT)]
+
+    def without(self, left: Value, item: Value) -> Value:
+        """Return left (B, N) without the item (B,) of each list."""
+        return left & self.positions.unsqueeze(0).op("Equal", item.unsqueeze(1)).op("Not")
 
 
-def _random_batches(transform: FeatureTransform, lengths: IntArray, seed: int) -> Iterator[Batch]:
-    rng = np.random.default_rng(seed)
-    for start in range(0, len(lengths), _AT_ONCE):
-        part = lengths[start : start + _AT_ONCE]
-        yield _random_lists(transform, part, np.arange(start, start + len(part)), rng).batch()
+@dataclass(frozen=True)
+class _EncodedGraph:
+    """What a decoder reads."""
+
+    items: Value
+    """(B, N, I)"""
+    keys: Value
+    """(B, N, D) W_enc e_i"""
+    states: States
+    bias: Value | None
+    """(B, N)"""
+    added: Value | None
+    """(B, N, N)"""
 
 
-def _random_lists(
-    transform: FeatureTransform, lengths: IntArray, names: IntArray, rng: np.random.Generator
-) -> ItemLists:
-    """Return lists as the model might see them; every third has duplicates, every tenth nothing else."""
-    offsets = offsets_from_lengths(lengths)
-    rows = np.arange(offsets[-1])
-    for name, first, stop in zip(names, offsets[:-1], offsets[1:], strict=True):
-        if name % 10 == 0:
-            rows[first:stop] = first
-        elif name % 3 == 0:
-            rows[first:stop] = rng.integers(first, stop, stop - first)
-    numbers = _random_numbers(transform.context, len(lengths), rng)
-    context = {name: numbers[:, column] for column, name in enumerate(transform.context.names)}
-    texts = {name: _random_texts(known, len(lengths), rng) for name, known in transform.context_categorical.items()}
-    return ItemLists(
-        _random_numbers(transform.dense, len(rows), rng)[rows],
-        offsets,
-        list_ids=[str(name) for name in names],
-        feature_names=transform.dense.names,
-        categorical={name: _random_texts(known, len(rows), rng)[rows] for name, known in transform.categorical.items()},
-        context=context | texts,
+# Recurrent layers
+
+
+@dataclass(frozen=True)
+class _CellGraph:
+    """How a recurrent layer is written in ONNX."""
+
+    operator: str
+    """That reads a whole list."""
+    n_states: int
+    weights: Callable[[Any], list[Array]]
+    """For the operator, with its order of the gates."""
+    options: Mapping[str, int]
+    """Of the operator."""
+    read: Callable[[Any, Value], Value]
+    """What the gates take from the input, for single steps."""
+    step: Callable[[Any, Value, list[Value]], list[Value]]
+    """The next state of a layer, from what its gates take from the input, and the state before."""
+    start: Callable[[Value], list[Value]]
+    """A first state made of a vector (B, D)."""
+
+
+def _lstm_weights(layer: LstmLayer) -> list[Array]:
+    w, r, b = (
+        _gates(weights, 4, (0, 3, 1, 2))  # from i, f, g, o to i, o, f, g
+        for weights in (layer.weight_input.t(), layer.weight_hidden.t(), layer.bias)
     )
+    return [w[None], r[None], np.concatenate([b, np.zeros_like(b)])[None]]
 
 
-def _random_numbers(columns: NumberColumns, n_rows: int, rng: np.random.Generator) -> FloatArray:
-    """Return (rows, F) raw numbers twice as spread as those of the training; some are beyond what is clipped."""
-    spread = rng.normal(scale=2, size=(n_rows, len(columns.names)))
-    spread[rng.random(spread.shape) < 0.01] *= 10
-    std = np.divide(1, columns.inverse_std, out=np.ones(len(columns.names)), where=columns.inverse_std > 0)
-    values = columns.mean + spread * std
+def _lstm_step(layer: LstmLayer, gates: Value, state: list[Value]) -> list[Value]:
+    gates = gates + state[0] @ _array(layer.weight_hidden)
+    i, f, g, o = _parts(gates, layer.n_units, 4)
+    c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
+    return [o.sigmoid() * c.tanh(), c]
+
+
+def _gru_weights(layer: GruLayer) -> list[Array]:
+    cell = layer.cell
+    w, r, b_input, b_hidden = (
+        _gates(weights, 3, (1, 0, 2))  # from reset, update, new to update, reset, new
+        for weights in (cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh)
+    )
+    return [w[None], r[None], np.concatenate([b_input, b_hidden])[None]]
+
+
+def _gru_step(layer: GruLayer, gates: Value, state: list[Value]) -> list[Value]:
+    (h,) = state
+    hidden = h @ _array(layer.cell.weight_hh.t()) + _array(layer.cell.bias_hh)
+    from_x, from_h = (_parts(value, layer.n_units, 3) for value in (gates, hidden))
+    reset, update = ((a + b).sigmoid() for a, b in zip(from_x[:2], from_h[:2], strict=True))
+    new = (from_x[2] + reset * from_h[2]).tanh()
+    return [new + update * (h - new)]
+
+
+def _gates(weights: Tensor, n_gates: int, order: tuple[int, ...]) -> Array:
+    """Return weights, gate under gate along the first axis, with the gates in another order."""
+    values = _array(weights)
+    return np.ascontiguousarray(values.reshape(n_gates, -1, *values.shape[1:])[list(order)].reshape(values.shape))
+
+
+def _parts(gates: Value, width: int, count: int) -> list[Value]:
+    return [gates.slice(part * width, (part + 1) * width, axis=1) for part in range(count)]
+
+
+CELL_GRAPHS: dict[type[RecurrentLayer], _CellGraph] = {
+    LstmLayer: _CellGraph(
+        operator="LSTM",
+        n_states=2,
+        weights=_lstm_weights,
+        options={},
+        read=lambda layer, x: x @ _array(layer.weight_input) + _array(layer.bias),
+        step=_lstm_step,
+        start=lambda memory: [memory.tanh(), memory],
+    ),
+    GruLayer: _CellGraph(
+        operator="GRU",
+        n_states=1,
+        weights=_gru_weights,
+        options={"linear_before_reset": 1},
+        read=lambda layer, x: x @ _array(layer.cell.weight_ih.t()) + _array(layer.cell.bias_ih),
+        step=_gru_step,
+        start=lambda memory: [memory.tanh()],
+    ),
+}
+
+
+# Encoders
+
+
+def _recurrent(net: _NetworkGraph, encoder: RecurrentEncoder, items: Value) -> tuple[Value, States]:
+    """Read with the recurrent operators of ONNX; in reverse they begin at the end of each list, as the network."""
+    memory, states = items.transpose(1, 0, 2), []  # (N, B, I)
+    for layer in encoder.directions:
+        parts = [
+            _scan(net, direction, memory, backwards)
+            for direction, backwards in zip(layer, encoder.backwards, strict=True)
+        ]
+        memory = net.graph.concat([outputs for outputs, _ in parts], axis=2)
+        ends = zip(*(end for _, end in parts), strict=True)
+        states.append([net.graph.concat(list(end), axis=1) for end in ends])
+    return memory.transpose(1, 0, 2), states
+
+
+def _scan(net: _NetworkGraph, layer: RecurrentLayer, x: Value, backwards: bool) -> tuple[Value, list[Value]]:
+    """Return the outputs (N, B, D) of x (N, B, I), and the state after the last item read."""
+    cell = CELL_GRAPHS[type(layer)]
+    direction = {"direction": "reverse" if backwards else "forward", "hidden_size": layer.n_units}
+    weights, lengths = cell.weights(layer), net.lengths.cast(INTEGER_32)
+    outputs, *ends = net.graph.ops(cell.operator, 1 + cell.n_states, x, *weights, lengths, **direction, **cell.options)
+    return outputs.squeeze(1), [end.squeeze(0) for end in ends]
+
+
+def _attention(net: _NetworkGraph, encoder: AttentionEncoder, items: Value) -> tuple[Value, States]:
+    memory = _linear(items, encoder.project)
+    if encoder.positions is not None:
+        places = net.positions.op("Min", LAST_POSITION)
+        memory = memory + net.graph.constant(_array(encoder.positions)).op("Gather", places)
+    for block in encoder.blocks:
+        assert isinstance(block, AttentionBlock), "an encoder of self-attention is made of blocks"
+        memory = _attention_block(net, memory, block)
+    shares = net.mask.cast(FLOAT) / net.lengths.op("Max", 1).cast(FLOAT).unsqueeze(1)
+    mean = (shares.unsqueeze(1) @ memory).squeeze(1)  # (B, D); 0 for an empty list
+    return memory, [CELL_GRAPHS[encoder.cell].start(mean)]
+
+
+def _attention_block(net: _NetworkGraph, x: Value, block: AttentionBlock) -> Value:
+    hidden = block.join.in_features
+    width = hidden // block.heads
+    parts = _linear(x, block.queries_keys_values).reshape(0, 0, 3, block.heads, width).transpose(2, 0, 3, 1, 4)
+    queries, keys, values = (parts.op("Gather", part) for part in range(3))  # (B, heads, N, D / heads)
+    scores = queries @ keys.transpose(0, 1, 3, 2) * (1 / math.sqrt(width))
+    scores = net.graph.where(net.mask.unsqueeze(1, 2), scores, -1e30)  # finite: an empty list has nothing else
+    found = (scores.op("Softmax", axis=3) @ values).transpose(0, 2, 1, 3).reshape(0, 0, hidden)
+    x = _layer_norm(x + _linear(found, block.join), block.attended_norm)
+    return _layer_norm(x + _linear(_linear(x, block.widen).op("Relu"), block.narrow), block.norm)
+
+
+def _linear(x: Value, layer: nn.Linear) -> Value:
+    return x @ _array(layer.weight.t()) + _array(layer.bias)
+
+
+def _layer_norm(x: Value, norm: nn.LayerNorm) -> Value:
+    return x.op("LayerNormalization", _array(norm.weight), _array(norm.bias), axis=-1, epsilon=norm.eps)
+
+
+ENCODER_GRAPHS: dict[type[Encoder], Callable[[_NetworkGraph, Any, Value], tuple[Value, States]]] = {
+    RecurrentEncoder: _recurrent,
+    AttentionEncoder: _attention,
+}
+"""From items (B, N, I) to the memory (B, N, D) and the decoder's first state."""
+
+
+# Interactions
+
+
+def _similarity(
+    net: _NetworkGraph, interaction: SimilarityInteraction, items: Value, prior: Value | None
+) -> tuple[Value, Value]:
+    similar = _similar(net, interaction, net.graph.where(net.mask.unsqueeze(2), items, 0.0))
+    numbers = _numbers(interaction)
+    appeal = (items @ _array(interaction.relevance * PARAM_SCALE)[:, None]).squeeze(2) + numbers["offset"]
+    if prior is not None:
+        appeal = appeal + prior
+    clicks = _clicks(net, appeal.exact_sigmoid(), (appeal + numbers["effect_above"]).exact_sigmoid(), similar)
+    added = (similar * clicks.unsqueeze(2) * math.expm1(max(numbers["effect_placed"], -STRONGEST))).log1p()
+    return clicks.op("Max", LEAST).op("Log"), added
+
+
+def _similar(net: _NetworkGraph, interaction: SimilarityInteraction, items: Value) -> Value:
+    """Return (B, N, N) how similar each pair is; 0 for an item and itself, and for padding."""
+    numbers = _numbers(interaction)
+    there = net.mask.unsqueeze(2) & net.mask.unsqueeze(1)
+    other = net.positions.unsqueeze(0).op("Equal", net.positions.unsqueeze(1)).op("Not")
+    pairs = there & other
+    closeness = numbers["threshold"] - _distances(net, interaction, items, pairs)
+    return (closeness * numbers["sharpness"]).sigmoid() * pairs.cast(FLOAT)
+
+
+def _distances(net: _NetworkGraph, interaction: SimilarityInteraction, items: Value, pairs: Value) -> Value:
+    """Return the squared distances (B, N, N), with a median of 1 over the pairs of each list."""
+    bend = torch.sigmoid(interaction.bends * PARAM_SCALE)
+    weights = torch.exp(interaction.log_weights * PARAM_SCALE) / bend
+    places = (items * _array(bend)).expm1() * _array(weights)
+    places = places - places.slice(0, 1, axis=1)
+    squares = (places * places).op("ReduceSum", np.array([2]), keepdims=0)
+    products = places @ places.transpose(0, 2, 1)
+    distances = (squares.unsqueeze(2) + squares.unsqueeze(1) - products * 2.0).op("Max", 0.0)
+    return distances / _medians(net, distances, pairs).op("Max", LEAST).unsqueeze(1, 2)
+
+
+def _medians(net: _NetworkGraph, distances: Value, pairs: Value) -> Value:
+    """Return (B,) the lower median over the pairs of each list, every pair counted twice; 1 where there is none."""
+    values = net.graph.where(pairs, distances, np.array(np.inf, np.float32)).reshape(0, -1)
+    counts = net.lengths * (net.lengths - 1)
+    half = counts / 2
+    most = half.op("ReduceMax", keepdims=1).op("Max", 1)
+    smallest, _ = net.graph.ops("TopK", 2, values, most, largest=0, axis=1)
+    median = smallest.row_of_each((half - 1).op("Max", 0))
+    return net.graph.where(net.graph.constant(0) < counts, median, 1.0)
+
+
+def _clicks(net: _NetworkGraph, alone: Value, nearby: Value, similar: Value) -> Value:
+    """Return (B, N) the probability of each click, for a user who scans from the top."""
+    below = similar.op("Trilu", 1, upper=1)
+
+    def look(item: Value, carried: list[Value]) -> tuple[list[Value], Collected]:
+        (far,) = carried
+        here_far, here_alone, here_nearby = (value.op("Gather", item, axis=1) for value in (far, alone, nearby))
+        click = here_nearby + here_far * (here_alone - here_nearby)
+        both = click.unsqueeze(1) * below.op("Gather", item, axis=1)
+        return [far * (1.0 - both.op("Min", NEARLY_ONE))], [(click, FLOAT)]
+
+    (clicks,) = net.graph.loop(net.n_items, [(net.zeros + 1.0, FLOAT)], look)
+    return clicks.transpose(1, 0)
+
+
+def _numbers(interaction: SimilarityInteraction) -> dict[str, float]:
+    return {name: float(stored.detach() * PARAM_SCALE) for name, stored in interaction.numbers.items()}
+
+
+INTERACTION_GRAPHS: dict[
+    type[Interaction], Callable[[_NetworkGraph, Any, Value, Value | None], tuple[Value | None, Value | None]]
+] = {
+    NoInteraction: lambda _net, _interaction, _items, prior: (prior, None),
+    SimilarityInteraction: _similarity,
+}
+"""What the scores start with (B, N), and what a placed item adds to the others (B, N, N), if anything."""
+
+
+# Decoders
+
+
+def _sequential(net: _NetworkGraph, decoder: Sequential, encoded: _EncodedGraph) -> tuple[Value, Value]:
+    first = decoder.recurrent_layers[0]
+    reads = CELL_GRAPHS[type(first)].read(first, encoded.items)  # (B, N, gates): what the decoder reads of an item
+
+    def place(step: Value, carried: list[Value]) -> tuple[list[Value], Collected]:
+        left, read, bias, *state = carried
+        output, state = _stepped(decoder, read, state)
+        item, collected = net.best(step, left, net.pointer_scores(encoded.keys, output) + bias)
+        if encoded.added is not None:
+            bias = bias + encoded.added.row_of_each(item)
+        return [net.without(left, item), reads.row_of_each(item), bias, *state], collected
+
+    bias = net.zeros if encoded.bias is None else encoded.bias
+    start = [(net.mask, BOOL), *((value, FLOAT) for value in (_read_go(net, decoder), bias, *_flat(encoded.states)))]
+    slates, logs = net.graph.loop(net.k.op("Min", net.n_items), start, place)
+    return slates.transpose(1, 0), logs.transpose(1, 0)
+
+
+def _one_step(net: _NetworkGraph, decoder: OneStep, encoded: _EncodedGraph) -> tuple[Value, Value]:
+    """Take the best item that is left by the first scores, again and again: that sorts them."""
+    output, _ = _stepped(decoder, _read_go(net, decoder), _flat(encoded.states))
+    scores = net.pointer_scores(encoded.keys, output) + (net.zeros if encoded.bias is None else encoded.bias)
+
+    def place(step: Value, carried: list[Value]) -> tuple[list[Value], Collected]:
+        (left,) = carried
+        item, collected = net.best(step, left, scores)
+        return [net.without(left, item)], collected
+
+    slates, logs = net.graph.loop(net.k.op("Min", net.n_items), [(net.mask, BOOL)], place)
+    return slates.transpose(1, 0), logs.transpose(1, 0)
+
+
+def _read_go(net: _NetworkGraph, decoder: Decoder) -> Value:
+    """Return (B, gates) what the first layer takes from `go`."""
+    first = decoder.recurrent_layers[0]
+    go = CELL_GRAPHS[type(first)].read(first, net.graph.constant(_array(net.network.go)).unsqueeze(0))
+    return net.lengths.cast(FLOAT).unsqueeze(1) * 0.0 + go
+
+
+def _stepped(decoder: Decoder, gates: Value, state: list[Value]) -> tuple[Value, list[Value]]:
+    """Return the decoder's output (B, D) and its next state; gates are what the first layer takes from its input."""
+    after: list[Value] = []
+    for depth, layer in enumerate(decoder.recurrent_layers):
+        cell = CELL_GRAPHS[type(layer)]
+        if depth > 0:
+            gates = cell.read(layer, after[-cell.n_states])
+        after += cell.step(layer, gates, state[depth * cell.n_states : (depth + 1) * cell.n_states])
+    return after[-cell.n_states], after
+
+
+def _flat(states: States) -> list[Value]:
+    return [part for state in states for part in state]
+
+
+DECODER_GRAPHS: dict[type[Decoder], Callable[[_NetworkGraph, Any, _EncodedGraph], tuple[Value, Value]]] = {
+    Sequential: _sequential,
+    OneStep: _one_step,
+}
+"""The slates and log-probabilities (B, K)."""
+
+
+# Numbers
+
+
+def _normalised(x: Value, columns: NumberColumns) -> Value:
+    """Return the numbers as `NumberColumns.apply` scales them."""
+    if columns.scaling == "none":
+        return x
     if columns.scaling == "signed-log":
-        values = np.sign(values) * np.expm1(np.minimum(np.abs(values), 80))  # e^80 is a float32
-    return values.astype(np.float32)
+        x = x.op("Abs").log1p() * x.op("Sign")
+    return ((x - columns.mean) * columns.inverse_std).op("Clip", -columns.clip, columns.clip)
 
 
-def _random_texts(
-    known: Vocabulary, n_rows: int, rng: np.random.Generator
-) -> np.ndarray[tuple[int], np.dtype[np.object_]]:
-    """Return values of the vocabulary, missing ones and unknown ones."""
-    choices = np.array([*known.values, None, "\0never seen"], dtype=object)
-    return choices[rng.integers(0, len(choices), n_rows)]
+def _array(weights: Tensor) -> Array:
+    values: Array = weights.detach().cpu().numpy()
+    return values

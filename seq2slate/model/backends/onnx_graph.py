@@ -62,8 +62,23 @@ class Value:
         return self.op("Tanh")
 
     def sigmoid(self) -> Value:
-        """Return the logistic function."""
+        """Return the logistic function, to within 1e-7."""
         return self.op("Sigmoid")
+
+    def exact_sigmoid(self) -> Value:
+        """Return the logistic function with all its digits where it is small."""
+        return ((self * -1.0).op("Exp") + 1.0).op("Reciprocal")
+
+    def log1p(self) -> Value:
+        """Return log(1 + x), right for small x: u = 1 + x is rounded, and x log(u) / (u - 1) makes up for it."""
+        u = self + 1.0
+        rounded = u - 1.0
+        is_nothing = rounded.op("Equal", 0.0)
+        return self.graph.where(is_nothing, self, self * u.op("Log") / self.graph.where(is_nothing, 1.0, rounded))
+
+    def expm1(self) -> Value:
+        """Return e^x - 1, right for small x."""
+        return (self * 0.5).tanh() * (self.op("Exp") + 1.0)
 
     def cast(self, kind: int) -> Value:
         """Return the same numbers of another kind."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -14,17 +14,16 @@ from seq2slate.data.features import FeatureTransform, Scaling
 from seq2slate.data.lists import FloatArray, IntArray, ItemLists
 from seq2slate.data.ranker import Ranker
 from seq2slate.errors import DataError, UsageError
-from seq2slate.model.backends import onnx_export as export
-from seq2slate.model.backends import runtime as runtime_module
-from seq2slate.model.backends.runtime import Runtime
-from seq2slate.model.decoding import choice_log_probabilities
-from seq2slate.model.network import NetworkConfig
+from seq2slate.model.backends.backend import NetworkBackend, choose_backend
+from seq2slate.model.backends.parity import Judge, Slates, random_batches
+from seq2slate.model.config import NetworkConfig
+from seq2slate.model.decoders import Sequential, choice_log_probabilities
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.serving.deployment import load_deployment
 from tests import reference_network as slow
 from tests.checks import check_ranker, mixed_lists
 from tests.reference_network import KERNELS, VARIANTS, randomise, use_kernels
-from tests.served_models import lists_for, model_for
+from tests.served_models import columns_of, lists_for, model_for
 
 IN_C = [
     name
@@ -36,14 +35,11 @@ IN_C = [
 """The variants that one call to C takes care of."""
 
 
-def request(runtime: Runtime, lists: ItemLists, k: int | None = None, **options: object) -> tuple[IntArray, FloatArray]:
+def request(
+    backend: NetworkBackend, one: ItemLists, k: int | None = None, **options: Any
+) -> tuple[IntArray, FloatArray]:
     """Ask for the slate of the only list, as a service would."""
-    texts = {name: column.to_pylist() for name, column in lists.categorical.items()}
-    context = {
-        name: column[0] if isinstance(column, np.ndarray) else column[0].as_py()
-        for name, column in lists.context.items()
-    }
-    return runtime.slate(lists.features, k, categorical=texts, context=context, **options)  # type: ignore[arg-type]
+    return backend.slate(one.features, k, **columns_of(one), **options)
 
 
 # The same as the model
@@ -54,25 +50,25 @@ def request(runtime: Runtime, lists: ItemLists, k: int | None = None, **options:
 def test_slates_and_log_probabilities_are_the_model_s(variant: str, k: int | None) -> None:
     lists = lists_for(variant)
     model = model_for(variant, lists)
-    runtime = Runtime(model)
+    backend = choose_backend(model)
     for one in lists:
         decoded = model.decode(one, k)
-        slate, logs = request(runtime, one, k)
+        slate, logs = request(backend, one, k)
         assert slate.tolist() == decoded.slates[0].tolist()
         np.testing.assert_allclose(logs, decoded.log_probabilities[0], rtol=0, atol=1e-5)
         assert slate.dtype == np.int64
         assert logs.dtype == np.float32
 
 
-@pytest.mark.parametrize("variant", ["paper", "resemblance and prior"])
+@pytest.mark.parametrize("variant", ["paper", "similarity and prior"])
 def test_many_random_lists_with_duplicates_and_outliers_get_the_model_s_slates(variant: str) -> None:
     model = model_for(variant, lists_for(variant))
-    runtime, judge, n_differ = Runtime(model), export._Judge(model), 0
-    for batch in export._random_batches(model.transform, np.arange(1, 201), 0):
+    backend, judge, n_differ = choose_backend(model), Judge(model), 0
+    for batch in random_batches(model.transform, np.arange(1, 201), 0):
         for one in batch.lists:
             decoded = model.decode(one)
-            found = export._Slates(*runtime.slate(one.features))
-            network = export._Slates(decoded.slates[0].numpy(), decoded.log_probabilities[0].numpy())
+            found = Slates(*backend.slate(one.features))
+            network = Slates(decoded.slates[0].numpy(), decoded.log_probabilities[0].numpy())
             differ = found.items.tolist() != network.items.tolist()
             if differ or np.abs(found.logs - network.logs).max() > 1e-5:
                 judge.gap(one, found, network)  # fails unless float64 calls it a tie, or rounding
@@ -86,7 +82,7 @@ def test_log_probabilities_equal_the_reference(variant: str) -> None:
     model = model_for(variant, lists)
     reference, inputs = slow.ReferenceNetwork(model.network), model.inputs(lists)
     for number, one in enumerate(lists):
-        slate, logs = request(Runtime(model), one)
+        slate, logs = request(choose_backend(model), one)
         for length in range(1, len(slate) + 1):
             placed = slate[:length].tolist()
             expected = slow.log_probability(reference.scores(slow.one_list(inputs, number), placed), placed)
@@ -105,37 +101,37 @@ def test_any_width_and_any_steepness_of_the_pointer(hidden: int, columns: int, s
         model.network.w_dec.mul_(steepness)
     for one in lists:
         for k in (3, None):
-            slate, logs = Runtime(model).slate(one.features, k)
+            slate, logs = choose_backend(model).slate(one.features, k)
             assert slate.tolist() == model.decode(one, k).slates[0].tolist()
             np.testing.assert_allclose(logs, model.log_prob(one, slate[None])[0], rtol=0, atol=1e-6 * (9 + steepness))
 
 
 @pytest.mark.parametrize("scaling", get_args(Scaling))
-@pytest.mark.parametrize("resemblance", [False, True])
-def test_raw_columns_are_scaled_as_in_training(scaling: Scaling, resemblance: bool) -> None:
+@pytest.mark.parametrize("interaction", ["none", "similarity"])
+def test_raw_columns_are_scaled_as_in_training(scaling: Scaling, interaction: str) -> None:
     rng = np.random.default_rng(3)
     features = rng.normal(size=(90, 5)) * [1, 1e-3, 4, 1, 0]  # the last column is constant
     lists = ItemLists(features, [0, 20, 90])
-    config = NetworkConfig(hidden=16, resemblance=resemblance, base_prior=resemblance)
+    config = NetworkConfig(hidden=16, interaction=interaction, base_prior=interaction != "none")
     model = SlateModel(FeatureTransform.fit(lists, scaling=scaling), SlateModel.create(lists, config).network)
     randomise(model.network, 0, 0.1)
-    runtime = Runtime(model)
+    backend = choose_backend(model)
     features[3, :2], features[30, 4] = (3e38, -3e38) if scaling != "none" else (50, -50), 7.0  # as no training list had
     for one in ItemLists(features, [0, 20, 90]):
-        slate, logs = runtime.slate(one.features)
+        slate, logs = backend.slate(one.features)
         assert slate.tolist() == model.decode(one).slates[0].tolist()
         np.testing.assert_allclose(logs, model.log_prob(one, slate[None])[0], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("variant", ["paper", "resemblance and prior", "gru", "one-step"])
+@pytest.mark.parametrize("variant", ["paper", "similarity and prior", "gru", "one-step"])
 @pytest.mark.parametrize("temperature", [1.0, 0.3, 4.0])
 def test_a_drawn_slate_is_the_model_s_with_the_propensities_of_the_draw(variant: str, temperature: float) -> None:
     lists = lists_for(variant)
     model = model_for(variant, lists)
-    runtime = Runtime(model)
+    backend = choose_backend(model)
     for seed, one in enumerate(lists):
         drawn = model.decode(one, 20, generator=torch.Generator().manual_seed(seed), temperature=temperature)
-        slate, logs = request(runtime, one, 20, generator=torch.Generator().manual_seed(seed), temperature=temperature)
+        slate, logs = request(backend, one, 20, generator=torch.Generator().manual_seed(seed), temperature=temperature)
         assert slate.tolist() == drawn.slates[0].tolist()
         expected = choice_log_probabilities(drawn.scores / temperature, drawn.slates)[0]
         np.testing.assert_allclose(logs, expected, rtol=0, atol=1e-4)
@@ -145,8 +141,8 @@ def test_draws_are_as_frequent_as_their_propensities_say() -> None:
     lists = ItemLists(np.random.default_rng(0).normal(size=(4, 3)), [0, 4])
     model = SlateModel.create(lists, NetworkConfig(hidden=8))
     randomise(model.network, 0)
-    runtime, generator, n_draws = Runtime(model), torch.Generator().manual_seed(0), 4000
-    drawn = [runtime.slate(lists.features, 2, generator=generator, temperature=2.0) for _ in range(n_draws)]
+    backend, generator, n_draws = choose_backend(model), torch.Generator().manual_seed(0), 4000
+    drawn = [backend.slate(lists.features, 2, generator=generator, temperature=2.0) for _ in range(n_draws)]
     pairs = {tuple(slate.tolist()): float(np.exp(logs.sum())) for slate, logs in drawn}
     assert len(pairs) == 4 * 3
     assert sum(pairs.values()) == pytest.approx(1, abs=1e-5)
@@ -160,8 +156,8 @@ def test_draws_are_as_frequent_as_their_propensities_say() -> None:
 
 @pytest.mark.parametrize(
     ("variant", "kernels"),
-    [(variant, "native") for variant in ("paper", "resemblance and prior", "one-step", "attention")]
-    + [("resemblance and prior", name) for name in KERNELS if name != "native"],
+    [(variant, "native") for variant in ("paper", "similarity and prior", "one-step", "attention")]
+    + [("similarity and prior", name) for name in KERNELS if name != "native"],
 )
 def test_battery(variant: str, kernels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_kernels(kernels, monkeypatch)
@@ -170,15 +166,15 @@ def test_battery(variant: str, kernels: str, tmp_path: Path, monkeypatch: pytest
     model.save(tmp_path / "model")
 
     def save_load(_: Ranker) -> Ranker:
-        return Runtime.load(tmp_path / "model")
+        return choose_backend(SlateModel.load(tmp_path / "model"))
 
-    check_ranker(Runtime(model), lists, save_load=save_load)
+    check_ranker(choose_backend(model), lists, save_load=save_load)
 
 
 def test_columns_of_every_kind_reach_the_network_in_a_batch_too() -> None:
     lists = lists_for("embeddings and context")
     model = model_for("embeddings and context", lists)
-    assert (Runtime(model).rank(lists.batch()) == model.rank(lists.batch())).all()
+    assert (choose_backend(model).rank(lists.batch()) == model.rank(lists.batch())).all()
 
 
 # How it runs
@@ -188,23 +184,23 @@ def test_columns_of_every_kind_reach_the_network_in_a_batch_too() -> None:
 def test_the_usual_path_is_not_taken_where_c_will_do(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     use_kernels("native", monkeypatch)
     lists = lists_for(variant)
-    runtime = Runtime(model_for(variant, lists))
+    backend = choose_backend(model_for(variant, lists))
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("decoded as a batch")
 
-    monkeypatch.setattr(runtime_module, "decode", refuse)
-    request(runtime, lists[3])
+    monkeypatch.setattr(Sequential, "decode", refuse)
+    request(backend, lists[3])
 
 
-@pytest.mark.parametrize("variant", ["resemblance and prior", "attention"])
+@pytest.mark.parametrize("variant", ["similarity and prior", "attention"])
 def test_threads_do_not_disturb_each_other(variant: str) -> None:
     lists = lists_for(variant, lengths=(40, 3, 25, 1, 60) * 8)
-    runtime = Runtime(model_for(variant, lists))
+    backend = choose_backend(model_for(variant, lists))
     parts = list(lists)
-    alone = [request(runtime, one) for one in parts]
+    alone = [request(backend, one) for one in parts]
     with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(lambda one: request(runtime, one), parts * 3))
+        together = list(pool.map(lambda one: request(backend, one), parts * 3))
     for (slate, logs), (expected, expected_logs) in zip(together, alone * 3, strict=True):
         assert slate.tolist() == expected.tolist()
         assert logs.tolist() == expected_logs.tolist()
@@ -214,23 +210,23 @@ def test_threads_do_not_disturb_each_other(variant: str) -> None:
 def test_a_model_that_learns_on_changes_nothing(variant: str) -> None:
     lists = lists_for(variant)
     model = model_for(variant, lists)
-    runtime, one = Runtime(model), lists[8]
-    slate, logs = runtime.slate(one.features)
+    backend, one = choose_backend(model), lists[8]
+    slate, logs = backend.slate(one.features)
     randomise(model.network, 1)
-    again, logs_again = runtime.slate(one.features)
+    again, logs_again = backend.slate(one.features)
     assert (slate.tolist(), logs.tolist()) == (again.tolist(), logs_again.tolist())
-    assert Runtime(model).slate(one.features)[0].tolist() != slate.tolist()
+    assert choose_backend(model).slate(one.features)[0].tolist() != slate.tolist()
 
 
 def test_the_request_may_lie_in_memory_as_it_likes_and_is_left_as_it_was() -> None:
-    lists = lists_for("resemblance and prior")
-    runtime, features = Runtime(model_for("resemblance and prior", lists)), lists[8].features.copy()
+    lists = lists_for("similarity and prior")
+    backend, features = choose_backend(model_for("similarity and prior", lists)), lists[8].features.copy()
     before = features.copy()
-    first = runtime.slate(features)
+    first = backend.slate(features)
     assert (features == before).all()
     twice = np.repeat(features, 2, axis=0)
     for same in (features.tolist(), np.asfortranarray(features), twice[::2], features.astype(np.float64)):
-        slate, logs = runtime.slate(same)
+        slate, logs = backend.slate(same)
         assert slate.tolist() == first[0].tolist()
         np.testing.assert_allclose(logs, first[1], rtol=0, atol=1e-6)
 
@@ -242,18 +238,18 @@ def test_the_request_may_lie_in_memory_as_it_likes_and_is_left_as_it_was() -> No
 @pytest.mark.parametrize(
     ("ask", "error", "message"),
     [
-        (lambda runtime: runtime.slate(np.zeros((3, 2))), DataError, "3, 2"),
-        (lambda runtime: runtime.slate([[1.0, np.nan, 0.0]]), DataError, "item 0: 'f2' is nan"),
-        (lambda runtime: runtime.slate(np.zeros((3, 3)), 0), UsageError, "k must be at least 1"),
-        (lambda runtime: runtime.slate(np.zeros((3, 3)), temperature=0.0), UsageError, "temperature"),
+        (lambda backend: backend.slate(np.zeros((3, 2))), DataError, "3, 2"),
+        (lambda backend: backend.slate([[1.0, np.nan, 0.0]]), DataError, "item 0: 'f2' is nan"),
+        (lambda backend: backend.slate(np.zeros((3, 3)), 0), UsageError, "k must be at least 1"),
+        (lambda backend: backend.slate(np.zeros((3, 3)), temperature=0.0), UsageError, "temperature"),
     ],
 )
 def test_a_bad_request_is_refused(
-    variant: str, ask: Callable[[Runtime], object], error: type[Exception], message: str
+    variant: str, ask: Callable[[NetworkBackend], object], error: type[Exception], message: str
 ) -> None:
-    runtime = Runtime(model_for(variant, lists_for(variant)))
+    backend = choose_backend(model_for(variant, lists_for(variant)))
     with pytest.raises(error, match=message):
-        ask(runtime)
+        ask(backend)
 
 
 @pytest.mark.parametrize("draw", [False, True])
@@ -262,25 +258,25 @@ def test_weights_that_are_no_numbers_are_an_error_and_not_a_slate(draw: bool) ->
     model = model_for("paper", lists)
     with torch.no_grad():
         model.network.v.fill_(np.nan)
-    with pytest.raises(ArithmeticError, match="infinite or no number"):
-        Runtime(model).slate(lists[8].features, generator=torch.Generator() if draw else None)
+    with pytest.raises(ArithmeticError, match="NaN or infinite"):
+        choose_backend(model).slate(lists[8].features, generator=torch.Generator() if draw else None)
 
 
 @pytest.mark.parametrize("value", [300.0, 1e20, 3e38])
 def test_features_that_are_too_large_to_compare_are_an_error_and_not_a_slate(value: float) -> None:
     lists = ItemLists(np.random.default_rng(0).normal(size=(12, 4)), [0, 12])
-    network = SlateModel.create(lists, NetworkConfig(hidden=8, resemblance=True)).network
+    network = SlateModel.create(lists, NetworkConfig(hidden=8, interaction="similarity")).network
     features = lists.features.copy()
     features[5, 2] = value
-    with pytest.raises(ArithmeticError, match="infinite or no number"):
-        Runtime(SlateModel(FeatureTransform.fit(lists, scaling="none"), network)).slate(features)
+    with pytest.raises(ArithmeticError, match="NaN or infinite"):
+        choose_backend(SlateModel(FeatureTransform.fit(lists, scaling="none"), network)).slate(features)
 
 
 @pytest.mark.parametrize(
-    ("weights", "value"), [("v", 3e38), ("resemblance.bends", -3.0), ("resemblance.log_weights", 3.0)]
+    ("weights", "value"), [("v", 3e38), ("interaction.bends", -3.0), ("interaction.log_weights", 3.0)]
 )
 def test_weights_that_are_too_large_are_not_served(weights: str, value: float, tmp_path: Path) -> None:
-    model = model_for("resemblance and prior", lists_for("resemblance and prior"))
+    model = model_for("similarity and prior", lists_for("similarity and prior"))
     with torch.no_grad():
         model.network.get_parameter(weights).fill_(value)
     model.save(tmp_path / "model")
@@ -289,8 +285,8 @@ def test_weights_that_are_too_large_are_not_served(weights: str, value: float, t
 
 
 def test_an_empty_request_gets_an_empty_slate() -> None:
-    for variant in ("paper", "resemblance", "gru", "one-step"):
-        slate, logs = Runtime(model_for(variant, lists_for(variant))).slate([])
+    for variant in ("paper", "similarity", "gru", "one-step"):
+        slate, logs = choose_backend(model_for(variant, lists_for(variant))).slate([])
         assert (slate.shape, logs.shape) == ((0,), (0,))
 
 
@@ -298,4 +294,4 @@ def test_another_kind_of_ranker_is_refused(tmp_path: Path) -> None:
     lists = mixed_lists(0)
     RidgeRanker().fit(lists).save(tmp_path / "ridge")
     with pytest.raises(UsageError, match="'ridge' ranker, and only a network"):
-        Runtime.load(tmp_path / "ridge")
+        SlateModel.load(tmp_path / "ridge")

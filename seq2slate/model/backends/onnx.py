@@ -16,14 +16,18 @@ from seq2slate.errors import DataError, UsageError
 FEATURES_NOTE, WEIGHTS_NOTE = "seq2slate.features", "seq2slate.weights_sha256"
 """The notes in the file: the fitted columns as JSON, and the checksum of the weights it was made from."""
 ITEM_CODES, LIST_CODES = "item_codes.", "list_codes."
-"""Names of inputs for text columns begin with these."""
+"""Prefixes of the inputs for categorical columns, of items and of lists."""
 
 
 class OnnxRanker:
-    """What `seq2slate export` wrote. It is a Ranker, and several threads may use it at once."""
+    """What `seq2slate export` wrote. It is a Ranker, and several threads may use it at once.
+
+    Args:
+        model: The file, or its content.
+        threads: Of ONNX Runtime.
+    """
 
     def __init__(self, model: str | os.PathLike[str] | bytes, *, threads: int = 1) -> None:
-        """Open a file, or take the content of one."""
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         content = model if isinstance(model, bytes) else os.fspath(model)
@@ -53,7 +57,7 @@ class OnnxRanker:
         return self.run(inputs, batch.n_slots if k is None else k)
 
     def run(self, inputs: dict[str, npt.NDArray[Any]], k: int) -> tuple[IntArray, FloatArray]:
-        """Return the outputs of the graph for given inputs, as `serving.onnx_network` lists them, without `k`."""
+        """Return the outputs of the graph for given inputs, as `onnx_export` lists them, without `k`."""
         slates, logs = self._session.run(None, inputs | {"k": np.array(k)})
         return slates, logs
 
@@ -63,9 +67,7 @@ class OnnxRanker:
         encoded = self.transform.apply(lists)  # also says what is wrong with the columns
         inputs: dict[str, npt.NDArray[Any]] = {"features": batch.features, "lengths": lists.lengths}
         for name, codes in encoded.categorical.items():
-            padded = np.zeros(batch.mask.shape, np.int64)
-            padded[batch.mask] = codes
-            inputs[ITEM_CODES + name] = padded
+            inputs[ITEM_CODES + name] = batch.pad(codes.astype(np.int64))
         if self.transform.context.names:
             columns = [np.asarray(lists.context[name], np.float32) for name in self.transform.context.names]
             inputs["context"] = np.stack(columns, axis=1)

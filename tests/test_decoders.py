@@ -12,10 +12,10 @@ from scipy import stats
 from torch import Tensor
 
 from seq2slate.errors import UsageError
-from seq2slate.model.decoding import Decoded, decode, log_prob
+from seq2slate.model.config import NetworkConfig
+from seq2slate.model.decoders import Decoded, Encoded, steps_that_matter
 from seq2slate.model.inputs import NetworkInputs
-from seq2slate.model.network import Encoded, NetworkConfig, SlateNetwork
-from seq2slate.training.objectives import steps_that_matter
+from seq2slate.model.network import SlateNetwork
 from tests import reference_network as slow
 from tests.reference_network import KERNELS, MIXED_LENGTHS, PLAIN, VARIANTS
 
@@ -47,7 +47,7 @@ def test_greedy_slates_are_the_best_item_of_the_reference_step_by_step(variant: 
     network, encoded = mixed(variant)
     reference = slow.ReferenceNetwork(network)
     inputs = slow.random_inputs(VARIANTS[variant][0], MIXED_LENGTHS, seed=2)
-    slates = decode(network, encoded).slates
+    slates = network.decoder.decode(encoded).slates
     assert slates.shape == (len(MIXED_LENGTHS), max(MIXED_LENGTHS))
     for number, length in enumerate(MIXED_LENGTHS):
         expected = reference.greedy(slow.one_list(inputs, number))
@@ -57,9 +57,9 @@ def test_greedy_slates_are_the_best_item_of_the_reference_step_by_step(variant: 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_first_k_are_the_beginning_of_all(variant: str) -> None:
     network, encoded = mixed(variant)
-    whole = decode(network, encoded)
+    whole = network.decoder.decode(encoded)
     for k in (1, 3, 9, 100):
-        some = decode(network, encoded, k)
+        some = network.decoder.decode(encoded, k)
         assert torch.equal(some.slates, whole.slates[:, :k])
         torch.testing.assert_close(some.scores, whole.scores[:, :k])
 
@@ -68,38 +68,38 @@ def test_the_first_k_are_the_beginning_of_all(variant: str) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_scores_and_log_probabilities_are_those_of_the_given_slates(variant: str, sampled: bool) -> None:
     network, encoded = mixed(variant)
-    decoded = decode(network, encoded, 7, generator=seeded(3) if sampled else None)
-    logs = log_prob(network, encoded, decoded.slates)
+    decoded = network.decoder.decode(encoded, 7, generator=seeded(3) if sampled else None)
+    logs = network.decoder.log_prob(encoded, decoded.slates)
     torch.testing.assert_close(decoded.log_probabilities, logs, rtol=1e-4, atol=1e-5)
     placed = decoded.slates >= 0
     chosen = decoded.probabilities.gather(2, decoded.slates.clamp(min=0)[:, :, None])[:, :, 0]
     torch.testing.assert_close(chosen[placed].log(), logs[placed], rtol=1e-4, atol=1e-5)
     assert (decoded.log_probabilities[~placed] == 0).all()
     if network.config.decoder == "sequential":
-        torch.testing.assert_close(decoded.scores, network.score(encoded, decoded.slates), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(decoded.scores, network.decoder.score(encoded, decoded.slates), rtol=1e-4, atol=1e-5)
 
 
 def test_slates_are_drawn_and_scored_with_the_same_dropout() -> None:
     network = network_of("everything").train()
     network.config = replace(network.config, dropout=0.5)
     encoded = network.encode(slow.random_inputs(VARIANTS["everything"][0], MIXED_LENGTHS, seed=2), generator=seeded(0))
-    decoded = decode(network, encoded, generator=seeded(1))
-    torch.testing.assert_close(decoded.scores, network.score(encoded, decoded.slates), rtol=1e-4, atol=1e-5)
-    without = decode(network.eval(), replace(encoded, keep=None), generator=seeded(1))
+    decoded = network.decoder.decode(encoded, generator=seeded(1))
+    torch.testing.assert_close(decoded.scores, network.decoder.score(encoded, decoded.slates), rtol=1e-4, atol=1e-5)
+    without = network.eval().decoder.decode(replace(encoded, keep=None), generator=seeded(1))
     assert (decoded.scores - without.scores).nan_to_num(0).abs().max() > 0.01  # so that the first line says something
 
 
 @pytest.mark.parametrize("sampled", [False, True])
 @pytest.mark.parametrize("hidden", [1, 16, 17, 70])
 def test_scores_are_those_of_double_precision_at_any_width(hidden: int, sampled: bool) -> None:
-    config = NetworkConfig(hidden=hidden, base_prior=True, resemblance=True, dropout=0.3)
+    config = NetworkConfig(hidden=hidden, base_prior=True, interaction="similarity", dropout=0.3)
     network = slow.random_network(PLAIN, config, seed=0, spread=2 / hidden**0.5).train()
     lengths = torch.randint(0, 25, (60,), generator=seeded(1)).tolist()
     with torch.no_grad():
         encoded = network.encode(slow.random_inputs(PLAIN, lengths, seed=2), generator=seeded(3))
-        decoded = decode(network, encoded, 20, generator=seeded(4) if sampled else None)
+        decoded = network.decoder.decode(encoded, 20, generator=seeded(4) if sampled else None)
         again = network.double().encode(slow.in_double(slow.random_inputs(PLAIN, lengths, seed=2)), generator=seeded(3))
-        scores = network.score(again, decoded.slates)
+        scores = network.decoder.score(again, decoded.slates)
     torch.testing.assert_close(decoded.scores.double(), scores, rtol=1e-4, atol=1e-4)
     placed = decoded.slates >= 0
     assert placed.sum(1).tolist() == [min(length, 20) for length in lengths]
@@ -149,7 +149,7 @@ def test_sampled_slates_are_as_frequent_as_their_probability(variant: str, tempe
     network, n_samples = decided_network(variant), 10_000
     with torch.no_grad():
         encoded = network.encode(slow.some_lists(four_items(variant), [0] * n_samples, 5))  # one place of padding
-    slates = decode(network, encoded, generator=seeded(3), temperature=temperature).slates
+    slates = network.decoder.decode(encoded, generator=seeded(3), temperature=temperature).slates
     assert (slates[:, 4] == -1).all()
     limit = stats.chi2.isf(1e-4, df=math.factorial(4) - 1)
     probabilities = probabilities_of_slates(variant, temperature)
@@ -162,7 +162,7 @@ def test_sampled_slates_are_as_frequent_as_their_probability(variant: str, tempe
 @pytest.mark.parametrize("variant", ["paper", "one-step"])
 def test_a_seed_repeats_its_slates_and_another_gives_others(variant: str) -> None:
     network, encoded = mixed(variant)
-    slates = [decode(network, encoded, generator=seeded(seed)).slates for seed in (5, 5, 6)]
+    slates = [network.decoder.decode(encoded, generator=seeded(seed)).slates for seed in (5, 5, 6)]
     assert torch.equal(slates[0], slates[1])
     assert not torch.equal(slates[0], slates[2])
 
@@ -170,14 +170,15 @@ def test_a_seed_repeats_its_slates_and_another_gives_others(variant: str) -> Non
 @pytest.mark.parametrize("variant", ["paper", "one-step"])
 def test_a_low_temperature_is_greedy(variant: str) -> None:
     network, encoded = mixed(variant)
-    cold = decode(network, encoded, generator=seeded(0), temperature=1e-6)
-    assert torch.equal(cold.slates, decode(network, encoded).slates)
+    cold = network.decoder.decode(encoded, generator=seeded(0), temperature=1e-6)
+    assert torch.equal(cold.slates, network.decoder.decode(encoded).slates)
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0])
 def test_a_temperature_that_is_not_above_0_is_refused(temperature: float) -> None:
+    network, encoded = mixed("paper")
     with pytest.raises(UsageError, match="temperature must be above 0"):
-        decode(*mixed("paper"), generator=seeded(0), temperature=temperature)
+        network.decoder.decode(encoded, generator=seeded(0), temperature=temperature)
 
 
 # Stopping when no positive is left
@@ -192,7 +193,7 @@ def test_slates_that_stop_are_the_beginning_of_whole_ones(variant: str, sampled:
     encoded = network.encode(slow.random_inputs(sizes, lengths, seed=4))
     positives = (torch.rand(encoded.mask.shape, generator=seeded(1)) < share).float() * encoded.mask
     whole, stopped = (
-        decode(network, encoded, 10, generator=seeded(2) if sampled else None, positives=wanted)
+        network.decoder.decode(encoded, 10, generator=seeded(2) if sampled else None, positives=wanted)
         for wanted in (None, positives)
     )
     stops = steps_that_matter(whole.slates, positives)
@@ -212,7 +213,7 @@ def test_log_prob_of_500_items_is_exact_where_all_are_alike() -> None:
     with torch.no_grad():
         network.v.zero_()
     encoded = network.encode(slow.random_inputs(PLAIN, [500, 3], seed=1))
-    logs = log_prob(network, encoded, slow.random_slates([500, 3], 500, seed=2)).sum(1)
+    logs = network.decoder.log_prob(encoded, slow.random_slates([500, 3], 500, seed=2)).sum(1)
     torch.testing.assert_close(logs.double(), torch.tensor([-math.lgamma(501), -math.log(6)], dtype=torch.float64))
 
 
@@ -220,7 +221,7 @@ def test_log_prob_of_500_items_is_exact_where_all_are_alike() -> None:
 def test_log_prob_of_500_items_has_a_gradient(decoder: str) -> None:
     network = slow.random_network(PLAIN, NetworkConfig(hidden=8, decoder=decoder), seed=0)
     encoded = network.encode(slow.random_inputs(PLAIN, [500, 0, 1, 7], seed=1))
-    total = log_prob(network, encoded, slow.random_slates([500, 0, 1, 7], 500, seed=2)).sum(1)
+    total = network.decoder.log_prob(encoded, slow.random_slates([500, 0, 1, 7], 500, seed=2)).sum(1)
     assert total.isfinite().all()
     assert total[0] < -2000, "a product of the probabilities would be 0"
     assert total[1:3].tolist() == [0.0, 0.0]
@@ -240,4 +241,4 @@ def test_a_slot_without_an_item_has_probability_0_and_log_probability_0() -> Non
 def test_a_slate_has_at_least_one_slot() -> None:
     network = slow.random_network(slow.PLAIN, NetworkConfig(hidden=4), seed=0)
     with pytest.raises(UsageError, match="k must be at least 1"):
-        decode(network, network.encode(slow.random_inputs(slow.PLAIN, [3], seed=0)), 0)
+        network.decoder.decode(network.encode(slow.random_inputs(slow.PLAIN, [3], seed=0)), 0)
