@@ -148,3 +148,12 @@ def test_an_old_word_is_found_with_the_word_to_use(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("Units are assigned to arms.\nUnits are dealt to arms.\n")
     assert old_words([page]) == [f"{page}:2: 'dealt'; say 'assigns, assigned'"]
+
+
+@pytest.mark.xfail(reason="it names files of branches that are not merged yet; remove this mark after the last merge")
+def test_the_architecture_names_files_that_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`((?:seq2slate/|tests/)?[\w/]+\.(?:py|c)|\w+/(?:\w+/)*)`", text))
+    folders = (ROOT, ROOT / "seq2slate", ROOT / "tests")
+    assert len(named) > 40
+    assert sorted(name for name in named if not any((folder / name).exists() for folder in folders)) == []
