@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.tables import Rows
-from seq2slate.data.batching import batch_indices, padding_share
+from seq2slate.data.lists import batch_indices, padding_share
 from seq2slate.simulation.synthetic import make_synthetic_lists
 
 

@@ -15,13 +15,12 @@ import torch
 
 from benchmarks.network import HIDDEN, N_FEATURES, Rows
 from benchmarks.textbook import TextbookPointerNetwork
+from seq2slate.config import NetworkConfig, configure
 from seq2slate.data.lists import FloatArray, ItemLists
 from seq2slate.model.backends.backend import choose_backend
 from seq2slate.model.backends.onnx import OnnxRanker
 from seq2slate.model.backends.onnx_export import onnx_model
-from seq2slate.model.config import NetworkConfig
 from seq2slate.model.slate_model import SlateModel
-from seq2slate.training.config import configure
 
 CASES = ((10, None, 5.0), (100, 10, 2.5), (100, None, 5.0))
 """Items, slots, and how many times faster than the textbook's a request should be."""

@@ -15,10 +15,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.textbook import TextbookPointerNetwork, sampling_loss
-from seq2slate.model.config import NetworkConfig
-from seq2slate.model.inputs import InputSizes, NetworkInputs
-from seq2slate.model.network import SlateNetwork
-from seq2slate.training.config import TrainingConfig
+from seq2slate.config import NetworkConfig, TrainingConfig
+from seq2slate.model.network import InputSizes, NetworkInputs, SlateNetwork
 from seq2slate.training.objectives import Objective
 
 N_LISTS, N_FEATURES, HIDDEN, POSITIVES = 128, 136, 128, 0.15

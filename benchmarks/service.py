@@ -29,7 +29,7 @@ import numpy.typing as npt
 from benchmarks.latency import new_model
 from benchmarks.network import N_FEATURES
 from benchmarks.tables import Rows
-from seq2slate.training.config import configure
+from seq2slate.config import configure
 
 N_ITEMS = 10
 RATE, P50_BAR, P99_BAR = 200, 3.0, 15.0

@@ -7,6 +7,9 @@ from .baselines.order import RandomOrder as RandomOrder
 from .baselines.out_of_fold import order_out_of_fold as order_out_of_fold
 from .baselines.registry import load as load
 from .baselines.registry import make_estimator as make_estimator
+from .config import PRESETS as PRESETS
+from .config import NetworkConfig as NetworkConfig
+from .config import TrainingConfig as TrainingConfig
 from .data.features import FeatureTransform as FeatureTransform
 from .data.files import read as read
 from .data.files import read_split as read_split
@@ -26,12 +29,9 @@ from .estimator import Estimator as Estimator
 from .estimator import Slate as Slate
 from .evaluation.evaluate import evaluate as evaluate
 from .metrics import Measure as Measure
-from .model.config import NetworkConfig as NetworkConfig
 from .reranker import Reranker as Reranker
 from .simulation.click_models import click_model as click_model
 from .simulation.click_models import simulate_clicks as simulate_clicks
 from .simulation.synthetic import make_synthetic_lists as make_synthetic_lists
-from .training.config import PRESETS as PRESETS
-from .training.config import TrainingConfig as TrainingConfig
 
 __version__: str

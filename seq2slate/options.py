@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields
 from functools import cache, partial
+from importlib import import_module
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -56,6 +57,12 @@ def registry_names(registry: str) -> tuple[str, ...]:
             dicts = (part for part in ast.walk(node) if isinstance(part, ast.Dict))
             return tuple(str(key.value) for key in next(dicts).keys if isinstance(key, ast.Constant))
     raise LookupError(f"{module} has no dict {name}")
+
+
+def component(registry: str, name: str) -> Any:
+    """Return what stands under a name in a registry; its module is imported."""
+    module, variable = registry.split(":")
+    return getattr(import_module(module), variable)[name]
 
 
 def options_of(*classes: type) -> list[Option]:

@@ -1,4 +1,7 @@
-"""Progress on standard error: a bar in a terminal, and nothing but plain lines in a log or a pipe."""
+"""Progress on standard error: a bar in a terminal, and nothing but plain lines in a log or a pipe.
+
+A training run also prints a line for each epoch, and writes scalars for TensorBoard if it is asked to.
+"""
 
 from __future__ import annotations
 
@@ -87,3 +90,60 @@ def track(steps: Iterable[T], description: str, total: int | None = None) -> Ite
     finally:
         if shown:
             bar.__exit__()
+
+
+class TrainingProgress(ProgressBar):
+    """Shows a training run on standard error and, given a TensorBoard `SummaryWriter`, writes its scalars.
+
+    Args:
+        epochs: The most epochs that the run can take.
+        aim: What a step reports: `loss` or `reward`.
+        measure: The validation measure.
+        writer: Gets the scalars, and is closed at the end.
+        quiet: Show nothing.
+    """
+
+    def __init__(self, epochs: int, aim: str, measure: str, writer: Any = None, *, quiet: bool = False) -> None:
+        super().__init__(None, quiet=quiet)
+        self._epochs, self._aim, self._measure = epochs, aim, measure
+        self._writer = writer
+        self._began, self._lists_seen = time.monotonic(), 0
+        self._value = float("nan")
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        if self._writer is not None:
+            self._writer.close()
+
+    def epoch_begins(self, epoch: int, n_lists: int, done: int) -> None:
+        """Begin to count the lists of an epoch, of which some may be done already."""
+        self._began, self._lists_seen = time.monotonic(), 0
+        epochs = self._epochs
+        self.update(total=n_lists * epochs, completed=n_lists * epoch + done, description=f"epoch {epoch + 1}/{epochs}")
+
+    def step(self, step: int, loss: float, n_lists: int, rate: float, norm: float) -> None:
+        """Show one training step: the mean loss of the epoch so far, the learning rate and the gradient norm."""
+        self._lists_seen += n_lists
+        state = f"{self._aim} {loss:.4f} · {self._measure} {self._value:.4f} · {self._speed:,.0f} lists/s"
+        self.update(advance=n_lists, state=state)
+        self._write(step, f"train/{self._aim}", loss)
+        self._write(step, "train/learning_rate", rate)
+        self._write(step, "train/gradient_norm", norm)
+        self._write(step, "train/lists_per_second", self._speed)
+
+    def epoch_ends(self, epoch: int, step: int, loss: float, value: float, *, better: bool) -> None:
+        """Print the epoch's line."""
+        self._value = value
+        self.say(
+            f"epoch {epoch + 1:3d}  {self._aim} {loss:8.4f}  {self._measure} {value:.4f}"
+            f"  {self._speed:7,.0f} lists/s{'  best so far' if better else ''}"
+        )
+        self._write(step, f"valid/{self._measure}", value)
+
+    @property
+    def _speed(self) -> float:
+        return self._lists_seen / max(1e-9, time.monotonic() - self._began)
+
+    def _write(self, step: int, name: str, value: float) -> None:
+        if self._writer is not None:
+            self._writer.add_scalar(name, value, step)

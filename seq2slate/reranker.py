@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
+from seq2slate.config import Configuration, configure
 from seq2slate.data.lists import Batch, IntArray, ItemLists
 from seq2slate.estimator import Estimator, Slate, as_tuples, check_labels, hold_out
 from seq2slate.model.slate_model import KIND, SlateModel
 from seq2slate.saving import SavedRanker
-from seq2slate.training.config import Configuration, configure
 from seq2slate.training.fit import History, run_training
 
 

@@ -20,11 +20,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from seq2slate.config import NetworkConfig
 from seq2slate.model.backends.kernels import KERNELS as KERNELS_BY_NAME
 from seq2slate.model.backends.native import NativeKernels
-from seq2slate.model.config import NetworkConfig
-from seq2slate.model.inputs import InputSizes, NetworkInputs
-from seq2slate.model.network import SlateNetwork
+from seq2slate.model.network import InputSizes, NetworkInputs, SlateNetwork
 
 PARAM_SCALE = 30.0
 """The weights of item similarity and of the base prior are stored divided by this."""

@@ -14,8 +14,8 @@ import httpx
 import numpy as np
 from starlette.types import ASGIApp
 
+from seq2slate.config import NetworkConfig
 from seq2slate.data.lists import ItemLists
-from seq2slate.model.config import NetworkConfig
 from seq2slate.model.slate_model import SlateModel
 from tests.reference_network import randomise
 

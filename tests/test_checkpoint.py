@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from seq2slate.errors import DataError
-from seq2slate.training.checkpoint import Checkpoint, latest_checkpoint, read_checkpoint
+from seq2slate.training.fit import Checkpoint, latest_checkpoint, read_checkpoint
 
 
 def make(step: int) -> Checkpoint:

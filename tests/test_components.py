@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from seq2slate.config import NetworkConfig, TrainingConfig
 from seq2slate.data.lists import Batch, FloatArray, ItemLists
 from seq2slate.data.ranker import NO_ITEM, empty_slates
 from seq2slate.errors import UsageError
@@ -24,7 +25,6 @@ from seq2slate.model.backends.backend import (
     choose_backend,
 )
 from seq2slate.model.backends.parity import compare
-from seq2slate.model.config import NetworkConfig
 from seq2slate.model.decoders import DECODERS, Decoded, Decoder, Encoded, OneStep, choice_log_probabilities, items_left
 from seq2slate.model.encoders import ENCODERS, Drop, Encoder, mean_of_items
 from seq2slate.model.interactions import INTERACTIONS, Interaction, ScoreTerms
@@ -32,7 +32,6 @@ from seq2slate.model.network import SlateNetwork
 from seq2slate.model.recurrent import CELLS, LstmLayer, RecurrentLayer, State
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.options import registry_names
-from seq2slate.training.config import TrainingConfig
 from seq2slate.training.objectives import Objective
 from tests.checks import check_ranker, mixed_lists
 from tests.reference_network import randomise, use_kernels

@@ -11,11 +11,10 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from seq2slate.config import NetworkConfig
 from seq2slate.errors import UsageError
-from seq2slate.model.config import NetworkConfig
 from seq2slate.model.decoders import Decoded, Encoded, steps_that_matter
-from seq2slate.model.inputs import NetworkInputs
-from seq2slate.model.network import SlateNetwork
+from seq2slate.model.network import NetworkInputs, SlateNetwork
 from tests import reference_network as slow
 from tests.reference_network import KERNELS, MIXED_LENGTHS, PLAIN, VARIANTS
 

@@ -16,13 +16,13 @@ from sklearn.base import clone
 from seq2slate import NetworkConfig, TrainingConfig
 from seq2slate.baselines.linear import RidgeRanker
 from seq2slate.baselines.registry import ESTIMATORS, NETWORK_PRESETS, estimator_class, load, make_estimator
+from seq2slate.config import PRESETS
 from seq2slate.data.files import write
 from seq2slate.data.lists import ItemLists
 from seq2slate.errors import DataError, NotFittedError, UsageError
 from seq2slate.estimator import Estimator, hold_out
 from seq2slate.options import check_choices, named_in, options_of, registry_names
 from seq2slate.reranker import Reranker
-from seq2slate.training.config import PRESETS
 from tests.checks import mixed_lists, snapshot
 from tests.test_cli import seq2slate
 from tests.test_ranklib import build_stand_in
@@ -348,7 +348,7 @@ def registries() -> Iterator[str]:
                 yield one.metadata["registry"]
 
 
-@pytest.mark.parametrize("registry", sorted({*registries(), "seq2slate.training.config:PRESETS"}))
+@pytest.mark.parametrize("registry", sorted({*registries(), "seq2slate.config:PRESETS"}))
 def test_names_read_from_the_source_are_those_of_the_registry(registry: str, monkeypatch: pytest.MonkeyPatch) -> None:
     live = registry_names(registry)
     assert live

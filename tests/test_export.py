@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from seq2slate.baselines.linear import RidgeRanker
 from seq2slate.cli import app
+from seq2slate.config import NetworkConfig
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import Ranker
@@ -27,7 +28,6 @@ from seq2slate.model.backends.onnx import ITEM_CODES, OnnxRanker
 from seq2slate.model.backends.onnx_export import export_onnx, onnx_model
 from seq2slate.model.backends.onnx_graph import FLOAT, Graph, Value
 from seq2slate.model.backends.parity import LENGTHS, TIE, compare, random_batches
-from seq2slate.model.config import NetworkConfig
 from seq2slate.model.slate_model import SlateModel
 from tests.checks import check_ranker, mixed_lists
 from tests.reference_network import VARIANTS, randomise

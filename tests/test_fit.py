@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from seq2slate.config import PRESETS, NetworkConfig, Policy, TrainingConfig, configure
 from seq2slate.data.lists import ItemLists
 from seq2slate.errors import DataError, TrainingStoppedError, UsageError
-from seq2slate.model.config import NetworkConfig
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.reranker import Reranker
-from seq2slate.training.config import PRESETS, Policy, TrainingConfig, configure
 from seq2slate.training.fit import run_training
 from seq2slate.training.objectives import Objective
 
@@ -250,7 +249,7 @@ def test_the_learning_rate_warms_up_decays_and_falls_to_nothing() -> None:
 
 
 def test_the_learning_rate_falls_to_nothing_when_long_lists_make_more_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seq2slate.data.batching.MAX_PAIRS", 100)  # one or two lists of 8 items in a batch
+    monkeypatch.setattr("seq2slate.data.lists.MAX_PAIRS", 100)  # one or two lists of 8 items in a batch
     history = run_training(SlateModel.create(TRAIN, SMALL), TRAIN, VALID, replace(QUICK, anneal=True), quiet=True)
     rates = [epoch["learning_rate"] / QUICK.learning_rate for epoch in history.epochs]
     assert rates == pytest.approx([2 / 3, 1 / 3, 0])

@@ -6,7 +6,7 @@ import torch
 
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import ItemLists
-from seq2slate.model.inputs import InputLists, InputSizes
+from seq2slate.model.network import InputLists, InputSizes
 from tests.checks import NAMES, mixed_lists
 
 

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seq2slate.data.batching import MAX_PAIRS, batch_indices, padding_share
 from seq2slate.data.impressions import Impressions
-from seq2slate.data.lists import ItemLists, Padding, offsets_from_lengths
+from seq2slate.data.lists import MAX_PAIRS, ItemLists, Padding, batch_indices, offsets_from_lengths, padding_share
 from seq2slate.errors import DataError, UsageError
 
 LENGTHS = st.lists(st.integers(0, 7), min_size=1, max_size=12)

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from seq2slate.config import StepWeights
 from seq2slate.data.ranker import slates_from_scores
 from seq2slate.errors import UsageError
 from seq2slate.metrics import ndcg
 from seq2slate.model.decoders import items_left
 from seq2slate.training import losses
-from seq2slate.training.config import StepWeights
 from seq2slate.training.losses import (
     LOSSES,
     Loss,

@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from seq2slate.config import NetworkConfig
 from seq2slate.errors import UsageError
-from seq2slate.model.config import NetworkConfig
 from seq2slate.model.decoders import choice_log_probabilities, slots_of_items
-from seq2slate.model.inputs import InputSizes, NetworkInputs
 from seq2slate.model.interactions import SimilarityInteraction
-from seq2slate.model.network import SlateNetwork
+from seq2slate.model.network import InputSizes, NetworkInputs, SlateNetwork
 from seq2slate.training.losses import make_loss, sequence_loss
 from tests import reference_network as slow
 from tests.reference_network import KERNELS, MIXED_LENGTHS, PLAIN, RICH, VARIANTS

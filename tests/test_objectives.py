@@ -14,12 +14,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from seq2slate.config import Credit, NetworkConfig, Policy, TrainingConfig
 from seq2slate.errors import UsageError
-from seq2slate.model.config import NetworkConfig
 from seq2slate.model.decoders import Decoded, Sequential, steps_that_matter
-from seq2slate.model.inputs import NetworkInputs
-from seq2slate.model.network import SlateNetwork
-from seq2slate.training.config import Credit, Policy, TrainingConfig
+from seq2slate.model.network import NetworkInputs, SlateNetwork
 from seq2slate.training.objectives import Objective
 from tests import reference_network as slow
 from tests.reference_network import MIXED_LENGTHS, PLAIN

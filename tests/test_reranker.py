@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from seq2slate.config import NetworkConfig
 from seq2slate.data.lists import ItemLists
 from seq2slate.experiments.assignment import Arm, Experiment
 from seq2slate.log.impression_log import open_log
 from seq2slate.model.backends.backend import choose_backend
 from seq2slate.model.backends.single_list import SingleListBackend
-from seq2slate.model.config import NetworkConfig
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.serving.app import create_app
 from seq2slate.serving.deployment import Deployment, ServedModel, load_deployment

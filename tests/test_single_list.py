@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from seq2slate.baselines.linear import RidgeRanker
+from seq2slate.config import NetworkConfig
 from seq2slate.data.features import FeatureTransform, Scaling
 from seq2slate.data.lists import FloatArray, IntArray, ItemLists
 from seq2slate.data.ranker import Ranker
 from seq2slate.errors import DataError, UsageError
 from seq2slate.model.backends.backend import NetworkBackend, choose_backend
 from seq2slate.model.backends.parity import Judge, Slates, random_batches
-from seq2slate.model.config import NetworkConfig
 from seq2slate.model.decoders import Sequential, choice_log_probabilities
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.serving.deployment import load_deployment

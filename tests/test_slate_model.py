@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from seq2slate.config import NetworkConfig
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import Ranker, rank_lists
 from seq2slate.errors import DataError
-from seq2slate.model.config import NetworkConfig
 from seq2slate.model.slate_model import KIND, SlateModel
 from seq2slate.saving import FORMAT, load_saved
 from tests.checks import check_ranker, mixed_lists

@@ -23,13 +23,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from seq2slate.config import NetworkConfig
 from seq2slate.data.files import read, write
 from seq2slate.data.impressions import Impression
 from seq2slate.data.lists import ItemLists, offsets_from_lengths
 from seq2slate.errors import DataError, UsageError
 from seq2slate.log.export import export
 from seq2slate.log.impression_log import open_log
-from seq2slate.model.config import NetworkConfig
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.serving.keys import add_key
 from seq2slate.serving.traffic import ArmTraffic, SlotTraffic, Traffic, send_traffic

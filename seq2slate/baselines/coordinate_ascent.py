@@ -24,9 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from seq2slate.baselines.linear import WeightedColumns, scaled_columns, weighted_sum
-from seq2slate.data.batching import batch_indices
 from seq2slate.data.features import FeatureTransform
-from seq2slate.data.lists import BoolArray, FloatArray, IntArray, ItemLists
+from seq2slate.data.lists import BoolArray, FloatArray, IntArray, ItemLists, batch_indices
 from seq2slate.errors import UsageError
 from seq2slate.estimator import check_labels
 from seq2slate.metrics import Values

@@ -38,6 +38,7 @@ from seq2slate.cli.options import (
     Seed,
     derived_from,
 )
+from seq2slate.config import PRESETS, NetworkConfig, TrainingConfig
 from seq2slate.data.files import is_split_folder, read, read_split, write, write_split
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import reorder_lists
@@ -46,12 +47,10 @@ from seq2slate.errors import TrainingInterruptedError, UsageError
 from seq2slate.estimator import Estimator, Slate
 from seq2slate.evaluation.evaluate import evaluate as evaluate_rankers
 from seq2slate.metrics import DEFAULT_MEASURES, Measure
-from seq2slate.model.config import NetworkConfig
 from seq2slate.options import options_of
 from seq2slate.saving import check_replaceable
 from seq2slate.simulation.click_models import check_grades, click_model, simulate_clicks
 from seq2slate.simulation.synthetic import make_synthetic_lists
-from seq2slate.training.config import PRESETS, TrainingConfig
 
 app = typer.Typer(rich_markup_mode=None)
 

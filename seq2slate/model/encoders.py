@@ -36,9 +36,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (the name that everyone knows)
 
+from seq2slate.config import NetworkConfig
 from seq2slate.errors import UsageError
 from seq2slate.model.backends.kernels import LstmWeights
-from seq2slate.model.config import NetworkConfig
 from seq2slate.model.recurrent import CELLS, RecurrentLayer, State, layer_widths, plain_lstm
 
 Drop: TypeAlias = Callable[[Tensor], Tensor]

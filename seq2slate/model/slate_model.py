@@ -11,14 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from seq2slate.config import NetworkConfig
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import Batch, IntArray, ItemLists
 from seq2slate.errors import DataError, UsageError
 from seq2slate.estimator import Slate
-from seq2slate.model.config import NetworkConfig
 from seq2slate.model.decoders import Decoded
-from seq2slate.model.inputs import InputLists, InputSizes, NetworkInputs
-from seq2slate.model.network import SlateNetwork
+from seq2slate.model.network import InputLists, InputSizes, NetworkInputs, SlateNetwork
 from seq2slate.progress import track
 from seq2slate.saving import SavedRanker, load_saved
 

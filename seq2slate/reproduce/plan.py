@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from seq2slate.config import Configuration, configure
 from seq2slate.errors import UsageError
-from seq2slate.training.config import Configuration, configure
 
 # Sizes
 

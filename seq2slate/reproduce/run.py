@@ -21,6 +21,7 @@ from rich.console import Console
 
 from seq2slate import __version__
 from seq2slate.atomic import atomic_path
+from seq2slate.config import PRESETS
 from seq2slate.errors import UsageError
 from seq2slate.evaluation.comparison import Comparison
 from seq2slate.evaluation.report import flat_items, write_report
@@ -30,7 +31,6 @@ from seq2slate.reproduce.plan import RECIPES, TABLES, TARGETS, USERS, Cell, RunS
 from seq2slate.reproduce.results import Results, write_json
 from seq2slate.reproduce.tables import PrintedRows, print_and_write, printed_parts, table_rows
 from seq2slate.reproduce.workers import CellBar, Failure, do_cells
-from seq2slate.training.config import PRESETS
 
 _DECODERS = "cells/decoders.json"
 _GENERATED = "generated"

@@ -20,20 +20,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
-from seq2slate.data.batching import batch_indices
-from seq2slate.data.lists import IntArray, ItemLists
+from seq2slate.atomic import atomic_path
+from seq2slate.config import TrainingConfig
+from seq2slate.data.lists import IntArray, ItemLists, batch_indices
 from seq2slate.errors import DataError, TrainingInterruptedError, TrainingStoppedError, UsageError
 from seq2slate.estimator import check_labels
 from seq2slate.metrics import Measure, measure_ranker
-from seq2slate.model.inputs import InputLists
+from seq2slate.model.network import InputLists
 from seq2slate.model.slate_model import SlateModel
+from seq2slate.progress import TrainingProgress
 from seq2slate.saving import FORMAT
-from seq2slate.training.checkpoint import Checkpoint, latest_checkpoint
-from seq2slate.training.config import TrainingConfig
 from seq2slate.training.objectives import Objective
-from seq2slate.training.watch import Watch
 
 
 @dataclass
@@ -100,13 +101,27 @@ def run_training(
 
     """
     check_labels(valid, "validation")
-    run = _Run(model, train, valid, config, checkpoints, Watch(config, tensorboard, quiet=quiet))
+    run = _Run(model, train, valid, config, checkpoints, _progress(config, tensorboard, quiet))
     if resume:
         run.resume()
     elif checkpoints is not None and any(checkpoints.glob("*.checkpoint")):
         raise UsageError(f"{checkpoints} holds a run that has not ended: resume it, or remove the folder to begin anew")
     with _deferred_interrupt() as interrupted, run.watch:
         return run.train(interrupted)
+
+
+def _progress(config: TrainingConfig, tensorboard: Path | None, quiet: bool) -> TrainingProgress:
+    aim = "reward" if config.policy == "reinforce" else "loss"
+    writer = None if tensorboard is None else _summary_writer(tensorboard)
+    return TrainingProgress(config.epochs, aim, config.measure, writer, quiet=quiet)
+
+
+def _summary_writer(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise UsageError("TensorBoard is not installed: pip install 'seq2slate[tensorboard]'") from error
+    return SummaryWriter(str(folder))
 
 
 class _Run:
@@ -117,7 +132,7 @@ class _Run:
         valid: ItemLists,
         config: TrainingConfig,
         folder: Path | None,
-        watch: Watch,
+        watch: TrainingProgress,
     ) -> None:
         self.model, self.config, self.folder, self.watch = model, config, folder, watch
         self.train_lists = _useful_lists(train)
@@ -325,3 +340,54 @@ def _deferred_interrupt() -> Iterator[threading.Event]:
         yield interrupted
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+# Checkpoints
+
+
+_PATTERN = "step-*.checkpoint"
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of a run after so many steps."""
+
+    step: int
+    tensors: dict[str, Tensor]
+    values: dict[str, Any]
+    """Anything that JSON can hold."""
+
+    def save(self, folder: Path) -> Path:
+        """Write the file, and keep the one before it in case this one is ever damaged; older ones go."""
+        payload = save(self.tensors, metadata={"step": str(self.step), "values": json.dumps(self.values)})
+        path = folder / f"step-{self.step:09d}.checkpoint"
+        with atomic_path(path) as partial:
+            partial.write_bytes(payload + hashlib.sha256(payload).digest())
+        for old in sorted(folder.glob(_PATTERN))[:-2]:
+            old.unlink()
+        return path
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read one file; a DataError says that it is damaged."""
+    content = path.read_bytes()
+    payload, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
+    if hashlib.sha256(payload).digest() != digest:
+        raise DataError(f"{path} is damaged: its checksum does not match")
+    try:
+        header = json.loads(payload[8 : 8 + int.from_bytes(payload[:8], "little")])["__metadata__"]
+        return Checkpoint(int(header["step"]), load(payload), json.loads(header["values"]))
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def latest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """Return the newest checkpoint that is whole (None if there is none), and what was wrong with newer ones."""
+    complaints: list[str] = []
+    for path in sorted(folder.glob(_PATTERN), reverse=True):
+        try:
+            return read_checkpoint(path), complaints
+        except DataError as error:
+            complaints.append(str(error))
+    return None, complaints

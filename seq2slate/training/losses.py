@@ -34,9 +34,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F  # noqa: N812 (the name that everyone knows)
 
+from seq2slate.config import StepWeights
 from seq2slate.errors import UsageError
 from seq2slate.model.decoders import items_left
-from seq2slate.training.config import StepWeights
 
 _PAIRS_AT_ONCE = 2**18
 """How many pairs of items the pairwise losses look at in one go: few enough for the cache, many enough for a call."""

@@ -25,12 +25,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from seq2slate.config import TrainingConfig
 from seq2slate.errors import UsageError
 from seq2slate.metrics import Measure
 from seq2slate.model.decoders import Encoded, TrainingSteps, choice_log_probabilities
-from seq2slate.model.inputs import NetworkInputs
-from seq2slate.model.network import SlateNetwork
-from seq2slate.training.config import TrainingConfig
+from seq2slate.model.network import NetworkInputs, SlateNetwork
 from seq2slate.training.losses import make_loss, step_losses, step_weights
 
 

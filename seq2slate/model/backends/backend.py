@@ -27,8 +27,7 @@ from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists
 from seq2slate.errors import UsageError
 from seq2slate.model.backends.kernels import KERNELS, only_kernels
 from seq2slate.model.decoders import check_options, choice_log_probabilities, uniform_draws
-from seq2slate.model.inputs import InputLists, NetworkInputs
-from seq2slate.model.network import SlateNetwork
+from seq2slate.model.network import InputLists, NetworkInputs, SlateNetwork
 from seq2slate.model.slate_model import SlateModel
 
 Placed: TypeAlias = tuple[IntArray, FloatArray]
@@ -241,7 +240,7 @@ def backend_class(name: str) -> type[NetworkBackend]:
 def choose_backend(model: SlateModel) -> NetworkBackend:
     """Return the fastest backend that can run a model and sample from it, for one list at a time.
 
-    >>> from seq2slate.model.config import NetworkConfig
+    >>> from seq2slate.config import NetworkConfig
     >>> features = np.random.default_rng(0).normal(size=(9, 4))
     >>> backend = choose_backend(SlateModel.create(ItemLists(features, [0, 9]), NetworkConfig(hidden=8)))
     >>> slate, log_probabilities = backend.slate(features[:5], k=3)

@@ -22,7 +22,7 @@ from seq2slate.data.features import FeatureTransform, NumberColumns, Vocabulary
 from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists, offsets_from_lengths
 from seq2slate.errors import DataError
 from seq2slate.model.decoders import choice_log_probabilities
-from seq2slate.model.inputs import InputLists
+from seq2slate.model.network import InputLists
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.progress import track
 

@@ -22,7 +22,6 @@ from seq2slate.model.backends.backend import NativeBackend, Placed, RawList
 from seq2slate.model.backends.kernels import KERNELS
 from seq2slate.model.backends.native import CLstm, NativeKernels, addresses
 from seq2slate.model.decoders import Sequential
-from seq2slate.model.inputs import InputLists
 from seq2slate.model.interactions import (
     LEAST,
     NEARLY_ONE,
@@ -31,7 +30,7 @@ from seq2slate.model.interactions import (
     NoInteraction,
     SimilarityInteraction,
 )
-from seq2slate.model.network import SlateNetwork
+from seq2slate.model.network import InputLists, SlateNetwork
 from seq2slate.model.pointer import LIMIT
 from seq2slate.model.slate_model import SlateModel
 
