@@ -140,7 +140,7 @@ FILES_OF = {
 """Where old words are looked for. The help texts of the command line are those of its generated reference."""
 
 
-@pytest.mark.parametrize("files", ["documents"])
+@pytest.mark.parametrize("files", ["documents", "command line", "package"])
 def test_the_words_are_those_of_the_field(files: str) -> None:
     assert old_words(FILES_OF[files]) == []
 
@@ -151,7 +151,6 @@ def test_an_old_word_is_found_with_the_word_to_use(tmp_path: Path) -> None:
     assert old_words([page]) == [f"{page}:2: 'dealt'; say 'assigns, assigned'"]
 
 
-@pytest.mark.xfail(reason="it names files of branches that are not merged yet; remove this mark after the last merge")
 def test_the_architecture_names_files_that_exist() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     named = set(re.findall(r"`((?:seq2slate/|tests/)?[\w/]+\.(?:py|c)|\w+/(?:\w+/)*)`", text))
@@ -160,7 +159,6 @@ def test_the_architecture_names_files_that_exist() -> None:
     assert sorted(name for name in named if not any((folder / name).exists() for folder in folders)) == []
 
 
-@pytest.mark.xfail(reason="it names files of branches that are not merged yet; remove this mark after the last merge")
 def test_the_examples_of_the_documents_import_what_exists() -> None:
     imports = {
         (page.name, module, name.strip())

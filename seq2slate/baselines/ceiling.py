@@ -158,8 +158,8 @@ class ShownCeiling:
         n_states = chance.shape[-1]
         if 2 * n_states <= self.states:
             return states.branch(chance, similar)
-        luck = draw([(self.seed, key, slot) for key in list_keys(part.lists)], 1, n_states).click[:, :, 0].T
-        return states.sample(luck[:, None] < chance, similar)
+        uniform = draw([(self.seed, key, slot) for key in list_keys(part.lists)], 1, n_states).click[:, :, 0].T
+        return states.sample(uniform[:, None] < chance, similar)
 
 
 def expected_clicks(user: ClickModel, slates: IntArray, probability: Doubles, similar: BoolArray) -> Doubles:

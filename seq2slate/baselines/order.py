@@ -40,7 +40,7 @@ class RandomOrder:
 
 
 def list_keys(lists: ItemLists) -> list[int]:
-    """Return a number for each list, made from its id: together with a seed it gives the list luck of its own.
+    """Return a number for each list, made from its id: with a seed it seeds random numbers of the list's own.
 
     Unlike `hash`, it is the same in every process.
     """

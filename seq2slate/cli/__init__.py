@@ -57,7 +57,7 @@ def demo(
 
 
 def main() -> None:
-    """Run a command; what a user can mend is said in one line, with exit code 2."""
+    """Run a command; a user error is printed in one line, with exit code 2."""
     try:
         app()
     except Seq2SlateError as error:

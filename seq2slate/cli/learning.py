@@ -240,7 +240,7 @@ def train(
         raise UsageError(f"--threads is for networks: leave it out with --ranker {ranker}")
     lists, chosen = read(data), None if valid is None else read(valid)
     if estimator.kind == "seq2slate":
-        _train_network(estimator, lists, chosen, out, resume=resume, tensorboard=tensorboard)
+        _train_reranker(estimator, lists, chosen, out, resume=resume, tensorboard=tensorboard)
         return
     estimator.fit(lists, chosen).save(out)
     typer.echo(f"{out}: {ranker}, trained on {len(lists):,} lists")
@@ -253,7 +253,7 @@ def _set_threads(threads: int | None) -> None:
         torch.set_num_threads(threads or min(4, os.cpu_count() or 1))
 
 
-def _train_network(
+def _train_reranker(
     estimator: Estimator,
     lists: ItemLists,
     valid: ItemLists | None,

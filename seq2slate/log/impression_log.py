@@ -7,6 +7,7 @@ send the same again. `log.writer` says how writes are grouped and what happens w
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import Future
 from math import isfinite
 from time import monotonic, sleep
@@ -57,20 +58,35 @@ def open_log(
 
 def backend_for(url: str, durability: Durability = "process", create: bool = True) -> Backend:
     """Return the database that a URL names; nothing is opened yet."""
-    scheme, separator, rest = url.partition("://")
+    scheme, separator, _ = url.partition("://")
     if not separator:
         return SqliteBackend(url, durability=durability, create=create)
-    if scheme == "sqlite":
-        if not rest.startswith("/") or rest == "/":
-            raise UsageError("expected sqlite:///relative/path or sqlite:////absolute/path")
-        return SqliteBackend(rest[1:], durability=durability, create=create)
-    if scheme in ("postgresql", "postgres"):
-        try:
-            from seq2slate.log.postgres import PostgresBackend
-        except ImportError:
-            raise UsageError("a log in PostgreSQL needs psycopg: pip install 'seq2slate[serve]'") from None
-        return PostgresBackend(url)
-    raise UsageError(f"no log at {scheme}://…; expected a path, sqlite:///path or postgresql://…")
+    if scheme not in DATABASES:
+        raise UsageError(f"no log at {scheme}://…; expected a path, sqlite:///path or postgresql://…")
+    return DATABASES[scheme](url, durability, create)
+
+
+def _sqlite(url: str, durability: Durability, create: bool) -> Backend:
+    path = url.removeprefix("sqlite://")
+    if not path.startswith("/") or path == "/":
+        raise UsageError("expected sqlite:///relative/path or sqlite:////absolute/path")
+    return SqliteBackend(path[1:], durability=durability, create=create)
+
+
+def _postgres(url: str, durability: Durability, create: bool) -> Backend:
+    try:
+        from seq2slate.log.postgres import PostgresBackend
+    except ImportError:
+        raise UsageError("a log in PostgreSQL needs psycopg: pip install 'seq2slate[serve]'") from None
+    return PostgresBackend(url)
+
+
+DATABASES: dict[str, Callable[[str, Durability, bool], Backend]] = {
+    "sqlite": _sqlite,
+    "postgresql": _postgres,
+    "postgres": _postgres,
+}
+"""What opens a log, by the scheme of its URL: called with the URL, the durability, and whether to create it."""
 
 
 class ImpressionLog(LogReader):

@@ -38,7 +38,7 @@ from seq2slate.reproduce.plan import (
     RunSettings,
 )
 from seq2slate.reproduce.results import Results
-from seq2slate.reproduce.work import model_folder, train_network
+from seq2slate.reproduce.work import model_folder, train_recipe
 from seq2slate.reranker import Reranker
 
 FIGURE_USER = USERS[0]
@@ -180,7 +180,7 @@ def _turn(name: str, train: ItemLists, valid: ItemLists, test: ItemLists) -> dic
     recipe = RECIPES[name]
     assert isinstance(recipe, NetworkRecipe), "both decoders are networks"
     began = time.perf_counter()
-    model = train_network(recipe, train, valid, epochs=1, seed=0)
+    model = train_recipe(recipe, train, valid, epochs=1, seed=0)
     trained = time.perf_counter()
     rank_lists(model, test)
     ranked = time.perf_counter()

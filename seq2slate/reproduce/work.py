@@ -82,11 +82,11 @@ def _train(cell: Cell, split: Split, user: ClickModel, settings: RunSettings) ->
         copies = max(1, min(settings.shuffled_copies, settings.shuffled_bytes // max(1, train.nbytes)))
         train, valid = train.shuffle_items(seed=cell.seed, copies=copies), valid.shuffle_items(seed=cell.seed)
         epochs = max(1, epochs // copies)
-    reranker = train_network(recipe, train, valid, epochs=epochs, seed=cell.seed)
+    reranker = train_recipe(recipe, train, valid, epochs=epochs, seed=cell.seed)
     return reranker, reranker.history_
 
 
-def train_network(recipe: NetworkRecipe, train: ItemLists, valid: ItemLists, *, epochs: int, seed: int) -> Reranker:
+def train_recipe(recipe: NetworkRecipe, train: ItemLists, valid: ItemLists, *, epochs: int, seed: int) -> Reranker:
     """Train a network as its recipe says, but for so many epochs at most."""
     options = {**recipe.options, "epochs": epochs, "seed": seed}
     return Reranker(recipe.preset, **options).fit(train, valid, quiet=True)

@@ -24,9 +24,8 @@ B lists, N items, K steps; `slates` (B, K) are indices into the lists, -1 in a s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Protocol, cast, get_args
 
 import torch
@@ -168,16 +167,14 @@ def approximate_ndcg(scores: Tensor, labels: Tensor, *, mask: Tensor, temperatur
     return _over_pairs(partial(_approximate_ndcg, temperature=temperature), scores, labels, mask)
 
 
-LOSSES: Mapping[str, Loss] = MappingProxyType(
-    {
-        "cross-entropy": cross_entropy,
-        "hinge": hinge,
-        "smooth-hinge": smooth_hinge,
-        "list-net": list_net,
-        "pairwise-logistic": pairwise_logistic,
-        "approximate-ndcg": approximate_ndcg,
-    }
-)
+LOSSES: dict[str, Loss] = {
+    "cross-entropy": cross_entropy,
+    "hinge": hinge,
+    "smooth-hinge": smooth_hinge,
+    "list-net": list_net,
+    "pairwise-logistic": pairwise_logistic,
+    "approximate-ndcg": approximate_ndcg,
+}
 """Every per-step loss by name: a new one is added here, and nowhere else."""
 
 
