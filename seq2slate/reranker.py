@@ -8,10 +8,13 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
+import torch
+
 from seq2slate.config import Configuration, configure
 from seq2slate.data.lists import Batch, IntArray, ItemLists
 from seq2slate.estimator import Estimator, Slate, as_tuples, check_labels, hold_out
 from seq2slate.model.slate_model import KIND, SlateModel
+from seq2slate.progress import track
 from seq2slate.saving import SavedRanker
 from seq2slate.training.fit import History, run_training
 
@@ -140,7 +143,15 @@ class Reranker(Estimator):
             batch_size: Lists that are decoded at once.
 
         """
-        return self.model_.rerank(lists, k, sample_seed=sample_seed, temperature=temperature, batch_size=batch_size)
+        generator = None if sample_seed is None else torch.Generator().manual_seed(sample_seed)
+        slates: list[Slate | None] = [None] * len(lists)
+        for batch in track(list(lists.batches(batch_size)), "re-ranking"):
+            decoded = self.model_.decode(batch.lists, k, generator=generator, temperature=temperature)
+            placed, logs = decoded.slates.cpu().numpy(), decoded.log_probabilities.cpu().numpy()
+            for row, (number, one) in enumerate(zip(batch.index, batch.lists, strict=True)):
+                ids = one.item_ids.take(placed[row][placed[row] >= 0]).to_pylist()
+                slates[number] = Slate(one.list_ids[0].as_py(), ids, logs[row, : len(ids)].tolist())
+        return [slate for slate in slates if slate is not None]
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return its own options, and those of network and training that were given."""

@@ -6,6 +6,7 @@ import numpy as np
 
 from seq2slate.data.lists import ItemLists, offsets_from_lengths
 from seq2slate.model.slate_model import SlateModel
+from seq2slate.reranker import Reranker
 from tests.reference_network import VARIANTS, randomise
 
 LENGTHS = (0, 1, 2, 5, 9, 70, 3, 130, 30)
@@ -35,6 +36,13 @@ def model_for(variant: str, lists: ItemLists, *, seed: int = 0) -> SlateModel:
     model = SlateModel.create(lists, VARIANTS[variant][1])
     randomise(model.network, seed)
     return model
+
+
+def reranker_of(model: SlateModel) -> Reranker:
+    """Return an estimator that was fitted, as far as it can tell."""
+    reranker = Reranker()
+    reranker.model_, reranker.transform_ = model, model.transform
+    return reranker
 
 
 def columns_of(one: ItemLists) -> dict[str, Any]:

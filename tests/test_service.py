@@ -23,6 +23,7 @@ from seq2slate.data.lists import ItemLists
 from seq2slate.experiments.assignment import Experiment, read_experiment
 from seq2slate.log.impression_log import open_log
 from seq2slate.serving.keys import add_key
+from tests.served_models import reranker_of
 from tests.services import N_FEATURES, Service, request, save_model
 from tests.test_log import recounted
 
@@ -101,7 +102,7 @@ def best_slate(main: Main, body: dict[str, Any], k: int) -> list[str]:
     lists = ItemLists(
         np.array([item["features"] for item in items], np.float32), [0, len(items)], item_ids=[i["id"] for i in items]
     )
-    return list(main.model.rerank(lists, k=k)[0].item_ids)
+    return list(reranker_of(main.model).rerank(lists, k=k)[0].item_ids)
 
 
 # Slates

@@ -18,6 +18,7 @@ from seq2slate.model.slate_model import KIND, SlateModel
 from seq2slate.saving import FORMAT, load_saved
 from tests.checks import check_ranker, mixed_lists
 from tests.reference_network import KERNELS, VARIANTS, randomise, use_kernels
+from tests.served_models import reranker_of
 
 
 def lists_with_columns(seed: int = 0) -> ItemLists:
@@ -65,7 +66,7 @@ def test_rerank_gives_the_ids_of_the_slates_in_the_order_of_the_lists() -> None:
     model = model_of(lists)
     slates = model.rank(lists.batch(), 4)
     for batch_size in (1, 3, 256):
-        for number, slate in enumerate(model.rerank(lists, 4, batch_size=batch_size)):
+        for number, slate in enumerate(reranker_of(model).rerank(lists, 4, batch_size=batch_size)):
             items, chosen = lists[number].item_ids.to_pylist(), slates[number][slates[number] >= 0]
             assert slate.list_id == lists.list_ids[number].as_py()
             assert slate.item_ids == [items[item] for item in chosen]
@@ -76,12 +77,14 @@ def test_rerank_gives_the_ids_of_the_slates_in_the_order_of_the_lists() -> None:
 def test_sampled_slates_repeat_with_their_seed() -> None:
     lists = lists_with_columns()
     model = model_of(lists)
-    first, again, other = ([slate.item_ids for slate in model.rerank(lists, sample_seed=seed)] for seed in (1, 1, 2))
+    first, again, other = (
+        [slate.item_ids for slate in reranker_of(model).rerank(lists, sample_seed=seed)] for seed in (1, 1, 2)
+    )
     assert first == again
     assert first != other
     assert [sorted(ids) for ids in first] == [sorted(one.item_ids.to_pylist()) for one in lists]
-    cold = [slate.item_ids for slate in model.rerank(lists, sample_seed=1, temperature=1e-6)]
-    assert cold == [slate.item_ids for slate in model.rerank(lists)]
+    cold = [slate.item_ids for slate in reranker_of(model).rerank(lists, sample_seed=1, temperature=1e-6)]
+    assert cold == [slate.item_ids for slate in reranker_of(model).rerank(lists)]
 
 
 def test_log_prob_is_that_of_the_decoded_slates() -> None:

@@ -15,10 +15,8 @@ from seq2slate.config import NetworkConfig
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import Batch, IntArray, ItemLists
 from seq2slate.errors import DataError, UsageError
-from seq2slate.estimator import Slate
 from seq2slate.model.decoders import Decoded
 from seq2slate.model.network import InputLists, InputSizes, NetworkInputs, SlateNetwork
-from seq2slate.progress import track
 from seq2slate.saving import SavedRanker, load_saved
 
 KIND = "seq2slate"
@@ -104,31 +102,6 @@ class SlateModel:
         """Return (Q, K) the log-probability of each choice of given slates (Q, K)."""
         given = torch.from_numpy(np.asarray(slates, dtype=np.int64)).to(self.device)
         return self.network.decoder.log_prob(self.network.encode(self.inputs(lists)), given)
-
-    def rerank(
-        self,
-        lists: ItemLists,
-        k: int | None = None,
-        *,
-        sample_seed: int | None = None,
-        temperature: float = 1.0,
-        batch_size: int = 256,
-    ) -> list[Slate]:
-        """Return a slate for every list, in their order; sampled if a seed is given.
-
-        A sampled slate depends on the seed, the list and the lists that share its batch.
-        """
-        generator = None if sample_seed is None else torch.Generator().manual_seed(sample_seed)
-        slates: list[Slate | None] = [None] * len(lists)
-        batches = list(lists.batches(batch_size))
-        for batch in track(batches, "re-ranking"):
-            decoded = self.decode(batch.lists, k, generator=generator, temperature=temperature)
-            placed, logs = decoded.slates.cpu().numpy(), decoded.log_probabilities.cpu().numpy()
-            for row, (number, one) in enumerate(zip(batch.index, batch.lists, strict=True)):
-                chosen = placed[row][placed[row] >= 0]
-                ids = one.item_ids.take(chosen).to_pylist()
-                slates[number] = Slate(one.list_ids[0].as_py(), ids, logs[row, : len(ids)].tolist())
-        return [slate for slate in slates if slate is not None]
 
     def inputs(self, lists: ItemLists) -> NetworkInputs:
         """Return what the network reads of these lists."""
