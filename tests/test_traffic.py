@@ -199,7 +199,7 @@ def list_of(logged: Impression) -> int:
 
 
 def test_slates_are_the_models_and_requests_carry_every_column(alone: Visited) -> None:
-    slates = alone.reranker_of(model).rerank(alone.lists, k=K)
+    slates = reranker_of(alone.model).rerank(alone.lists, k=K)
     for logged in alone.logged:
         one, number = logged, list_of(logged)
         expected = alone.lists[number]
