@@ -36,6 +36,7 @@ from seq2slate.serving.traffic import ArmTraffic, SlotTraffic, Traffic, send_tra
 from seq2slate.simulation.click_models import CascadeModel, DiverseClicks, SimilarClicks
 from tests import reference_clicks
 from tests.reference_network import randomise
+from tests.served_models import reranker_of
 from tests.services import ROOT, Service
 from tests.test_cli import seq2slate
 
