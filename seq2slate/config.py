@@ -70,7 +70,10 @@ class NetworkConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """One training run: what is minimised, and how. The defaults are the paper's where the paper has them."""
+    """One training run: what is minimised, and how.
+
+    The defaults are the paper's where the paper has them; `seq2slate train` starts from `PRESETS["default"]`.
+    """
 
     policy: Policy = "sampling"
     """Where training slates come from: samples with both gradient terms, greedy slates, or REINFORCE on a metric."""
@@ -152,6 +155,7 @@ class Configuration(NamedTuple):
     training: TrainingConfig
 
 
+# Shared by every preset but `paper`.
 _SHORT_RUN: dict[str, Any] = {
     "policy": "greedy",
     "step_weights": "dcg",

@@ -38,7 +38,7 @@ class Estimator:
     """A ranker that learns. Subclasses are dataclasses whose fields are options, and implement `_fit` and `rank`."""
 
     seed: int = 0
-    """Seed of everything random, and of the choice of lists that are held out where validation lists are not given."""
+    """Seed of everything random."""
 
     transform_: FeatureTransform = field(init=False, repr=False)
     """The columns that were seen in training, and their scales."""
@@ -63,14 +63,18 @@ class Estimator:
             DataError: Labels are missing, or no list has a positive.
 
         """
-        for name in self._learned_fields():
-            vars(self).pop(name, None)
+        self._forget()
         if valid is None:
             train, valid = hold_out(train, seed=self.seed)
         check_labels(train, "training")
         check_labels(valid, "validation")
         self._fit(train, valid)
         return self
+
+    def _forget(self) -> None:
+        """Remove what was learned, so that a `fit` that fails leaves nothing half done."""
+        for name in self._learned_fields():
+            vars(self).pop(name, None)
 
     def _fit(self, train: ItemLists, valid: ItemLists) -> None:
         """Set the learned fields from lists with labels and positives."""

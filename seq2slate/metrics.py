@@ -295,8 +295,17 @@ def _gains(labels: Labels, gain: Gain) -> Values:
     return gains
 
 
+def discounts(n_slots: int) -> Values:
+    """Return (K,) the discount of DCG at each slot: 1 / log2(j + 1) for slot j, from 1.
+
+    >>> discounts(1)
+    array([1.])
+    """
+    return np.asarray(1 / np.log2(np.arange(2, n_slots + 2)))
+
+
 def _dcg(gains_at_slot: Values) -> Values:
-    return gains_at_slot @ (1 / np.log2(np.arange(2, gains_at_slot.shape[1] + 2)))
+    return gains_at_slot @ discounts(gains_at_slot.shape[1])
 
 
 def _with_stand_in(values: Values, n_positives: IntArray, no_positives: NoPositives) -> Values:

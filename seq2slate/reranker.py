@@ -94,12 +94,14 @@ class Reranker(Estimator):
             The re-ranker itself.
 
         """
+        self._forget()
         if valid is None:
             train, valid = hold_out(train, seed=self.seed)
         check_labels(train, "training")
-        self.initialise(train)
+        check_labels(valid, "validation")
+        model = self._new_model(train)
         self.history_ = run_training(
-            self.model_,
+            model,
             train,
             valid,
             self.config.training,
@@ -108,16 +110,14 @@ class Reranker(Estimator):
             tensorboard=None if tensorboard is None else Path(tensorboard),
             quiet=quiet,
         )
+        self.model_, self.transform_ = model, model.transform
         return self
 
-    def initialise(self, lists: ItemLists) -> Self:
-        """Fit the feature transform and draw the first weights, without training."""
+    def _new_model(self, lists: ItemLists) -> SlateModel:
+        """Fit the feature transform and draw the first weights."""
         network, training = self.config
-        self.model_ = SlateModel.create(
-            lists, network, seed=training.seed, categorical=self.categorical, context=self.context
-        ).to(self.device)
-        self.transform_ = self.model_.transform
-        return self
+        columns = {"categorical": self.categorical, "context": self.context}
+        return SlateModel.create(lists, network, seed=training.seed, **columns).to(self.device)
 
     def rank(self, batch: Batch, k: int | None = None) -> IntArray:
         """Return the greedy slates (B, K) of a batch."""

@@ -90,8 +90,8 @@ def _check_format(path: Path, found: int) -> None:
         raise DataError(f"{path} has format {found}, and this seq2slate reads {FORMAT}: update seq2slate to open it")
     if found < FORMAT:
         raise DataError(
-            f"{path} has format {found}, of seq2slate 0.1, and this seq2slate reads {FORMAT}: train it again, or "
-            "open it with the version that wrote it"
+            f"{path} has format {found}, of an older seq2slate, and this one reads {FORMAT}: train it again, or open "
+            "it with the version that wrote it"
         )
 
 

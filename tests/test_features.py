@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from seq2slate.data import features as features_module
-from seq2slate.data.features import CLIP, FORMAT, EncodedLists, FeatureTransform, Scaling
+from seq2slate.data.features import CLIP, TRANSFORM_FORMAT, EncodedLists, FeatureTransform, Scaling
 from seq2slate.data.lists import ItemLists
 from seq2slate.errors import DataError, UsageError
 
@@ -229,10 +229,10 @@ def test_a_file_holds_everything(tmp_path: Path) -> None:
 
 
 def test_a_newer_version_is_refused_by_both_numbers(tmp_path: Path) -> None:
-    newer = json.loads(FeatureTransform.fit(mixed_lists()).to_json()) | {"version": FORMAT + 1}
+    newer = json.loads(FeatureTransform.fit(mixed_lists()).to_json()) | {"version": TRANSFORM_FORMAT + 1}
     path = tmp_path / "features.json"
     path.write_text(json.dumps(newer))
-    with pytest.raises(DataError, match=rf"features.json: version {FORMAT + 1}.*up to {FORMAT}.*update"):
+    with pytest.raises(DataError, match=rf"version {TRANSFORM_FORMAT + 1}.*up to {TRANSFORM_FORMAT}.*update"):
         FeatureTransform.load(path)
 
 

@@ -28,13 +28,13 @@ from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import BoolArray, FloatArray, IntArray, ItemLists, batch_indices
 from seq2slate.errors import UsageError
 from seq2slate.estimator import check_labels
-from seq2slate.metrics import Values
+from seq2slate.metrics import Values, discounts
 from seq2slate.progress import track
 
 CUT = 10
 """The slots that count in the measure: NDCG@10."""
 
-_DISCOUNTS = 1 / np.log2(np.arange(2, CUT + 2))
+_DISCOUNTS = discounts(CUT)
 _SMALLEST_STEP, _STEP_RATIO, _STEPS_EACH_WAY = 0.005, 1.5, 16
 _LEAST_GAIN = 1e-4  # of a sweep; less is not worth another one
 _BLOCK_PAIRS = 1 << 15  # worked on at once, so that temporary arrays stay in the cache

@@ -35,23 +35,21 @@ def derived_from(owners: Mapping[str, Sequence[Option]]) -> Callable[[Command], 
     """Give a command, which takes them as `**options`, the options of dataclasses; one that is not given is left out.
 
     Args:
-        owners: The options of each owner by its name. Owners may share an option: the help text is the first one's, and
-            names those that have it unless all do. The owner "" is the command's main subject, which is not named.
+        owners: The options of each owner by its name. Owners may share an option: each help text names those
+            that it is of, unless it is of all. The owner "" is the command's main subject, which is not named.
 
     """
-    merged: dict[str, tuple[Option, list[str]]] = {}
+    merged: dict[str, tuple[Option, dict[str, list[str]]]] = {}
     for owner, options in owners.items():
         for option in options:
-            merged.setdefault(option.name, (option, []))[1].append(owner)
+            merged.setdefault(option.name, (option, {}))[1].setdefault(option.help, []).append(owner)
 
     def decorate(command: Command) -> Command:
         own = inspect.signature(command, eval_str=True)
         named = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
         taken = {one.name for one in named}
         derived = [
-            _parameter(option, [] if len(having) == len(owners) else having)
-            for name, (option, having) in merged.items()
-            if name not in taken
+            _parameter(option, texts, len(owners)) for name, (option, texts) in merged.items() if name not in taken
         ]
 
         @wraps(command)
@@ -68,18 +66,23 @@ def derived_from(owners: Mapping[str, Sequence[Option]]) -> Callable[[Command], 
     return decorate
 
 
-def _parameter(option: Option, owners: Sequence[str]) -> inspect.Parameter:
-    """Return an option as a keyword argument that Typer understands; the help text names the owners, if any."""
+def _parameter(option: Option, owners_of_text: Mapping[str, Sequence[str]], n_owners: int) -> inspect.Parameter:
+    """Return an option as a keyword argument that Typer understands; each help text names its owners, if any."""
     kind: Any = option.type
     if option.choices is not None:
         kind = Literal.__getitem__(option.choices())
     elif get_origin(kind) is collections.abc.Sequence:
         item = get_args(kind)[0]
         kind = list[str if get_origin(item) is Literal else item]  # type: ignore[misc]
-    text, others = option.help, ", ".join(owner for owner in owners if owner)
-    if others:
-        text = f"{text} Also for {others}." if "" in owners else f"{others}: {text}"
+    text = " ".join(_help(text, owners, n_owners) for text, owners in owners_of_text.items())
     flag = "--" + option.name.replace("_", "-")
     declared = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
     annotation = Annotated[kind | None, typer.Option(declared, help=text, show_default=False)]
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _help(text: str, owners: Sequence[str], n_owners: int) -> str:
+    others = ", ".join(owner for owner in owners if owner)
+    if not others or len(owners) == n_owners:
+        return text
+    return f"{text} Also for {others}." if "" in owners else f"{others}: {text}"

@@ -44,7 +44,7 @@ Locate: TypeAlias = Callable[[int], str]
 
 CLIP = 10.0
 """Scaled values are clipped to so many standard deviations: a bounded effect of a broken value in serving."""
-FORMAT = 1
+TRANSFORM_FORMAT = 1
 """The version of the saved JSON; a newer one is refused."""
 NOT_CATEGORIES = (COMMENT,)
 """Columns that are not used unless they are named: the comment at the end of a LETOR line is no category."""
@@ -317,7 +317,7 @@ class FeatureTransform:
     def to_json(self) -> str:
         """Return the transform as JSON; `from_json` restores it to the last bit."""
         content = {
-            "version": FORMAT,
+            "version": TRANSFORM_FORMAT,
             "dense": _number_columns_to_json(self.dense),
             "categorical": {name: list(vocabulary.values) for name, vocabulary in self.categorical.items()},
             "context": _number_columns_to_json(self.context),
@@ -331,9 +331,9 @@ class FeatureTransform:
         try:
             content = json.loads(text)
             version = content["version"]
-            if version > FORMAT:
+            if version > TRANSFORM_FORMAT:
                 raise DataError(
-                    f"{source}: version {version}, but this seq2slate reads up to {FORMAT}: update seq2slate"
+                    f"{source}: version {version}, but this seq2slate reads up to {TRANSFORM_FORMAT}: update seq2slate"
                 )
             return cls(
                 _number_columns_from_json(content["dense"]),

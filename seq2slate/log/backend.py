@@ -1,6 +1,7 @@
 """What the log asks of a database: a connection that runs the shared SQL, with `?` for values, in transactions.
 
-To put the log into another database, write a `Backend` and name it in `impression_log.backend_for`.
+To put the log into another database, write a `Backend` and add its URL scheme to `impression_log.DATABASES`.
+The SQL needs `ON CONFLICT … DO UPDATE` and `RETURNING`.
 """
 
 from __future__ import annotations

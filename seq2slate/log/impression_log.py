@@ -30,8 +30,12 @@ _PRUNE = """DELETE FROM impressions WHERE slate_id IN (
 ) RETURNING slate_id"""
 
 
+CAPACITY = 2048
+"""Writes that may wait for their commit; one more is refused at once."""
+
+
 def open_log(
-    url: str | os.PathLike[str], *, durability: Durability = "process", capacity: int = 2048, create: bool = True
+    url: str | os.PathLike[str], *, durability: Durability = "process", capacity: int = CAPACITY, create: bool = True
 ) -> ImpressionLog:
     """Open a log: a path or `sqlite:///path` is a SQLite file, `postgresql://…` a database of that server.
 
@@ -92,7 +96,7 @@ DATABASES: dict[str, Callable[[str, Durability, bool], Backend]] = {
 class ImpressionLog(LogReader):
     """An open log. All methods may be called from any thread; close it, or use it in a `with` block."""
 
-    def __init__(self, backend: Backend, *, capacity: int = 2048, create: bool = True):
+    def __init__(self, backend: Backend, *, capacity: int = CAPACITY, create: bool = True):
         super().__init__(backend)
         self._create = create
         self._writer = Writer(backend.name, self._connect, capacity=capacity)

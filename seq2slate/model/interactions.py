@@ -26,6 +26,9 @@ The median makes "similar" relative to the list. g_f(x) = (e^{c x} - 1) / c, wit
 it helps the logarithm of the columns' normalisation, which bends distances. There is no dropout here: a column that
 comes and goes would blur every distance.
 
+These formulas are written again in C (`backends/native_list.c`, weights in `single_list.py`) and in ONNX
+(`backends/onnx_export.py`): change all of them together; tests/test_backends.py compares them.
+
 B lists, N items, I input columns.
 """
 

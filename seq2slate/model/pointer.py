@@ -6,7 +6,8 @@ The tanh is the hot spot, and it factors. With a = W_enc e_i and b = W_dec d_j, 
 
 The factors e^{2a} are taken once for an item and e^{2b} once for a step; inside the loop over lists, steps, items and
 units there is only a product and a reciprocal. Arguments are clamped to ±`LIMIT`. The backward pass computes r again:
-nothing of size (B, K, N, D) is stored.
+nothing of size (B, K, N, D) is stored. The same scores are computed in C (`backends/native.c`, `native_list.c`) and in
+ONNX (`backends/onnx_export.py`); tests/test_backends.py compares them.
 """
 
 from __future__ import annotations

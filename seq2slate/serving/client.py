@@ -1,6 +1,6 @@
 """A client of a running service: one persistent connection, and retries of what is safe to send twice.
 
-While the service is busy (429, 503) or cannot be reached, a request is retried with growing pauses, for a minute. A
+While the service is busy (429, 503) or cannot be reached, a request is retried with growing pauses, a minute in all. A
 request without a response may have arrived: a click is retried, because it is idempotent, but a second request for a
 slate would make a second slate. Any other error status is an error with the service's own message.
 """
@@ -86,7 +86,7 @@ class Client:
 
         Raises:
             DataError: The service refuses the content of the request (400, 413, 422).
-            UsageError: It refuses the request for another reason, or does not respond in a minute.
+            UsageError: It refuses the request for another reason, or does not respond in spite of all retries.
             ResponseLostError: The response was lost, and the request is not idempotent.
         """
         for pause in _PAUSES:

@@ -87,7 +87,7 @@ class ClickModel(Protocol):
 
     @property
     def is_stochastic(self) -> bool:
-        """Whether two scans of one slate can differ. Without position bias, every position is examined."""
+        """Whether two scans of one slate can differ. With eta = 0 every position is examined for certain."""
         return self.eta > 0
 
     def click_probability(self, relevance: Doubles, near_clicked: BoolArray) -> Doubles:

@@ -3,7 +3,7 @@
 - **sampling**: slates are drawn from the network, and the expected sequence loss falls by both terms of its gradient,
   (L - b) ∇log p(π) + ∇L. b is a moving average.
 - **greedy**: the slate is the network's best, and only ∇L is there.
-- **reinforce**: (R - b) ∇log p(π) for any metric R.
+- **reinforce**: -(R - b) ∇log p(π) for any metric R, which is to grow.
 
 Slates are drawn without gradients and scored again with them, in one pass over all steps. Weights and dropout are the
 same in both, so both speak of one policy. Once no positive is left the loss to come is exactly 0, and so is the mean of
@@ -65,9 +65,9 @@ class Objective:
         if self.config.policy == "reinforce":
             return self._reinforce(network.decoder.policy_steps(encoded, labels, k, generator), labels, encoded.mask)
         drawn = None if self.config.policy == "greedy" else generator
-        return self._supervised(network.decoder.loss_steps(encoded, labels, k, drawn), labels, encoded.mask)
+        return self._sequence_loss(network.decoder.loss_steps(encoded, labels, k, drawn), labels, encoded.mask)
 
-    def _supervised(self, steps: TrainingSteps, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def _sequence_loss(self, steps: TrainingSteps, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         scores, slates = steps.scores, steps.slates
         weights = step_weights(self.config.step_weights, slates.shape[1], k=self.config.k).to(scores)
         losses = step_losses(scores, labels, slates, mask, loss=self.loss) * weights

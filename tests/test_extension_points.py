@@ -1,7 +1,7 @@
-"""Where to add things: a toy loss, baseline, log database and command come in through their one door.
+"""A toy loss, baseline, log database and command, each added in the one place where its kind is added.
 
-The doors of the network's parts and of backends are tried in test_components.py, of click models, metrics and file
-formats in test_click_models.py, test_metrics.py and test_files.py, of HTTP routes in test_reranker.py.
+The parts of the network and backends are in test_components.py, click models, metrics and file formats in
+test_click_models.py, test_metrics.py and test_files.py, HTTP routes in test_rerank_service.py.
 """
 
 import sys
