@@ -5,8 +5,6 @@ from .baselines.linear import RidgeRanker as RidgeRanker
 from .baselines.order import BaseOrder as BaseOrder
 from .baselines.order import RandomOrder as RandomOrder
 from .baselines.out_of_fold import order_out_of_fold as order_out_of_fold
-from .baselines.registry import load as load
-from .baselines.registry import make_estimator as make_estimator
 from .config import PRESETS as PRESETS
 from .config import NetworkConfig as NetworkConfig
 from .config import TrainingConfig as TrainingConfig
@@ -27,6 +25,8 @@ from .data.ranker import reorder_lists as reorder_lists
 from .data.summary import summarise as summarise
 from .estimator import Estimator as Estimator
 from .estimator import Slate as Slate
+from .estimator import load as load
+from .estimator import make_estimator as make_estimator
 from .evaluation.evaluate import evaluate as evaluate
 from .metrics import Measure as Measure
 from .reranker import Reranker as Reranker

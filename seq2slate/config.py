@@ -33,7 +33,7 @@ class NetworkConfig:
     """What reads the items of a list: recurrent layers, or blocks of self-attention."""
     layers: int = 1
     """Stacked layers of the encoder. After a recurrent encoder the decoder has as many."""
-    cell: str = named_in("seq2slate.model.recurrent:CELLS", "lstm")
+    cell: str = named_in("seq2slate.model.layers:CELLS", "lstm")
     """The recurrent layer of encoder and decoder."""
     bidirectional: bool = False
     """Whether a recurrent encoder also reads the list backwards. Each direction has half of the units."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, fields
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -19,7 +20,7 @@ from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists
 from seq2slate.data.ranker import rank_lists, slates_from_scores, slot_of_item
 from seq2slate.errors import DataError, NotFittedError, UsageError
-from seq2slate.saving import SavedRanker
+from seq2slate.saving import SavedRanker, load_saved
 
 
 @dataclass(frozen=True)
@@ -200,3 +201,62 @@ def hold_out(lists: ItemLists, *, seed: int) -> tuple[ItemLists, ItemLists]:
 def as_tuples(options: dict[str, Any]) -> dict[str, Any]:
     """Return options as they are given in Python: JSON knows tuples as lists."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+
+
+# Every kind of estimator
+
+ESTIMATORS: dict[str, str] = {
+    "seq2slate": "seq2slate.reranker:Reranker",
+    "ridge": "seq2slate.baselines.linear:RidgeRanker",
+    "coordinate-ascent": "seq2slate.baselines.coordinate_ascent:CoordinateAscent",
+    "adarank": "seq2slate.baselines.boosting:AdaRank",
+    "rankboost": "seq2slate.baselines.boosting:RankBoost",
+    "mart": "seq2slate.baselines.trees:Mart",
+    "lambdamart": "seq2slate.baselines.trees:LambdaMart",
+    "random-forest": "seq2slate.baselines.trees:RandomForest",
+    "ranknet": "seq2slate.baselines.neural:RankNet",
+    "listnet": "seq2slate.baselines.neural:ListNet",
+    "mmr": "seq2slate.baselines.diversity:Mmr",
+    "dpp": "seq2slate.baselines.diversity:GreedyDpp",
+    "ranklib": "seq2slate.baselines.ranklib:RankLibRanker",
+}
+"""Every kind of estimator, and where its class is; it is imported when somebody asks for it."""
+
+NETWORK_PRESETS = ("dlcm", "prm", "setrank")
+"""Presets of the network that have names of their own in the literature, and may stand where a kind does."""
+
+
+def estimator_class(kind: str) -> type[Estimator]:
+    """Return the class of a kind of estimator."""
+    if kind not in ESTIMATORS:
+        raise UsageError(f"there is no ranker {kind!r} to train; choose one of {', '.join(ESTIMATORS)}")
+    module, name = ESTIMATORS[kind].split(":")
+    found: type[Estimator] = getattr(import_module(module), name)
+    return found
+
+
+def make_estimator(kind: str, **options: Any) -> Estimator:
+    """Return an estimator with these options, by the name of its kind or of one of the `NETWORK_PRESETS`.
+
+    >>> make_estimator("mart", trees=20)
+    Mart(seed=0, base_position=True, trees=20, leaves=15, learning_rate=0.05)
+    """
+    if kind in NETWORK_PRESETS:
+        kind, options = "seq2slate", {"preset": kind, **options}
+    return estimator_class(kind)().set_params(**options)
+
+
+def load(folder: str | os.PathLike[str]) -> Estimator:
+    """Open the ranker that a folder holds, whatever its kind.
+
+    Raises:
+        DataError: The folder holds no ranker, is damaged, or was written by another version.
+
+    """
+    saved = load_saved(folder)
+    if saved.kind not in ESTIMATORS:
+        raise DataError(f"{folder} holds a {saved.kind!r} ranker; this seq2slate knows {', '.join(ESTIMATORS)}")
+    try:
+        return estimator_class(saved.kind).from_saved(saved)
+    except DataError as error:
+        raise DataError(f"{folder}: {error}") from error

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from seq2slate.baselines.registry import NETWORK_PRESETS, load, make_estimator
 from seq2slate.config import PRESETS, NetworkConfig, TrainingConfig, configure
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import Ranker
+from seq2slate.estimator import NETWORK_PRESETS, load, make_estimator
 from seq2slate.model.encoders import LAST_POSITION, AttentionBlock, AttentionEncoder, mean_of_items
 from seq2slate.model.network import InputSizes, NetworkInputs, SlateNetwork
 from seq2slate.model.slate_model import SlateModel

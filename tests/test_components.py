@@ -28,8 +28,8 @@ from seq2slate.model.backends.parity import compare
 from seq2slate.model.decoders import DECODERS, Decoded, Decoder, Encoded, OneStep, choice_log_probabilities, items_left
 from seq2slate.model.encoders import ENCODERS, Drop, Encoder, mean_of_items
 from seq2slate.model.interactions import INTERACTIONS, Interaction, ScoreTerms
+from seq2slate.model.layers import CELLS, LstmLayer, RecurrentLayer, State
 from seq2slate.model.network import SlateNetwork
-from seq2slate.model.recurrent import CELLS, LstmLayer, RecurrentLayer, State
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.options import registry_names
 from seq2slate.training.objectives import Objective

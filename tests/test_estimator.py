@@ -15,12 +15,11 @@ from sklearn.base import clone
 
 from seq2slate import NetworkConfig, TrainingConfig
 from seq2slate.baselines.linear import RidgeRanker
-from seq2slate.baselines.registry import ESTIMATORS, NETWORK_PRESETS, estimator_class, load, make_estimator
 from seq2slate.config import PRESETS
 from seq2slate.data.files import write
 from seq2slate.data.lists import ItemLists
 from seq2slate.errors import DataError, NotFittedError, UsageError
-from seq2slate.estimator import Estimator, hold_out
+from seq2slate.estimator import ESTIMATORS, NETWORK_PRESETS, Estimator, estimator_class, hold_out, load, make_estimator
 from seq2slate.options import check_choices, named_in, options_of, registry_names
 from seq2slate.reranker import Reranker
 from tests.checks import mixed_lists, snapshot
@@ -297,7 +296,7 @@ def test_every_option_has_a_help_text_and_is_on_the_command_line(config: type, t
 
 def test_help_texts_say_whose_option_it_is(train_help: str) -> None:
     words = " ".join(train_help.split())
-    assert "--trees <int> mart, lambdamart, random-forest: Trees to grow" in words
+    assert "--trees <int> mart, lambdamart: Trees to grow, at most; boosting stops" in words
     assert "--epochs <int> Passes over the training lists, at most. Also for ranknet, listnet." in words
     assert "--seed <int> Seed of everything random. --" in words  # everyone's
     assert "--hidden <int> Units of the encoder" in words  # the network's alone

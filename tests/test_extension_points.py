@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from seq2slate.baselines.registry import ESTIMATORS, load, make_estimator
 from seq2slate.cli import app, learning
 from seq2slate.config import TrainingConfig
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import FloatArray, ItemLists
 from seq2slate.errors import UsageError
-from seq2slate.estimator import PointwiseEstimator
+from seq2slate.estimator import ESTIMATORS, PointwiseEstimator, load, make_estimator
 from seq2slate.log.backend import Backend, Durability
 from seq2slate.log.impression_log import DATABASES, open_log
 from seq2slate.log.sqlite import SqliteBackend

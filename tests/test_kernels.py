@@ -27,7 +27,7 @@ from seq2slate.model.backends.kernels import (
 )
 from seq2slate.model.backends.native import NativeKernels
 from seq2slate.model.interactions import NEARLY_ONE
-from seq2slate.model.pointer import LIMIT
+from seq2slate.model.layers import LIMIT
 
 WIDTHS = (1, 2, 5, 16, 63, 64, 70, 128, 131)
 """Units: odd and even, whole blocks of 64 and of 16 and not."""

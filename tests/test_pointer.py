@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from seq2slate.model.backends.kernels import KERNELS, StepRows
-from seq2slate.model.pointer import Keys, pointer_scores
+from seq2slate.model.layers import Keys, pointer_scores
 from tests.reference_network import use_kernels
 
 N_LISTS, N_ITEMS, N_STEPS, WIDTH = 3, 20, 10, 128

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seq2slate.model.recurrent import CELLS, GruLayer, LstmLayer, RecurrentLayer, State
+from seq2slate.model.layers import CELLS, GruLayer, LstmLayer, RecurrentLayer, State
 from tests.reference_network import KERNELS, use_kernels
 
 N_INPUTS, N_UNITS = 2, 3

@@ -19,14 +19,7 @@ from rich.console import Console
 from seq2slate.atomic import atomic_path
 from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
 from seq2slate.baselines.neural import NeuralRanker
-from seq2slate.baselines.registry import (
-    ESTIMATORS,
-    NETWORK_PRESETS,
-    estimator_class,
-    load,
-    make_estimator,
-    parse_rankers,
-)
+from seq2slate.baselines.parsing import parse_rankers
 from seq2slate.cli.options import (
     DIVERSE,
     INTERRUPTED,
@@ -44,7 +37,7 @@ from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import reorder_lists
 from seq2slate.data.summary import summarise
 from seq2slate.errors import TrainingInterruptedError, UsageError
-from seq2slate.estimator import Estimator, Slate
+from seq2slate.estimator import ESTIMATORS, NETWORK_PRESETS, Estimator, Slate, estimator_class, load, make_estimator
 from seq2slate.evaluation.evaluate import evaluate as evaluate_rankers
 from seq2slate.metrics import DEFAULT_MEASURES, Measure
 from seq2slate.options import options_of

@@ -28,8 +28,7 @@ from seq2slate.config import NetworkConfig
 from seq2slate.errors import UsageError
 from seq2slate.model.backends.kernels import Decoding, LstmDecoder, LstmWeights, StepRows, kernels_for, sampled_items
 from seq2slate.model.interactions import ScoreTerms
-from seq2slate.model.pointer import LIMIT, Keys, pointer_scores
-from seq2slate.model.recurrent import CELLS, RecurrentLayer, State, layer_widths, plain_lstm
+from seq2slate.model.layers import CELLS, LIMIT, Keys, RecurrentLayer, State, layer_widths, plain_lstm, pointer_scores
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from torch.nn import functional as F  # noqa: N812 (the name that everyone knows
 from seq2slate.config import NetworkConfig
 from seq2slate.errors import UsageError
 from seq2slate.model.backends.kernels import LstmWeights
-from seq2slate.model.recurrent import CELLS, RecurrentLayer, State, layer_widths, plain_lstm
+from seq2slate.model.layers import CELLS, RecurrentLayer, State, layer_widths, plain_lstm
 
 Drop: TypeAlias = Callable[[Tensor], Tensor]
 """Applies dropout to (N, B, D)."""

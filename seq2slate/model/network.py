@@ -5,7 +5,7 @@ An item is a vector x_i: its dense columns, the embeddings of its categorical co
 
     memory        e_0 … e_{n-1} and h_0 = encoder(x_0 … x_{n-1}); h_0 is the decoder's first state     `model.encoders`
     decoder       h_j = cell(y_j, h_{j-1}) with output d_j; y_1 = go, then y_j = x_{π_{j-1}}, the item just placed
-    score         s_i^j = v^T tanh(W_enc e_i + W_dec d_j)                                               `model.pointer`
+    score         s_i^j = v^T tanh(W_enc e_i + W_dec d_j)                                               `model.layers`
                           + b_i + Σ_{m<j} a_{π_m i}, the pairwise interaction                      `model.interactions`
     probability   p(π_j = i | π_<j) = softmax of s_i^j / T over the items i that are left              `model.decoders`
 
@@ -16,7 +16,7 @@ The one-step decoder takes the scores s_i^1 for all steps. Options beyond the pa
 - `interaction`: b_i and a_ki compare an item with those above it in base order and those placed before it.
 - `encoder="attention"`: self-attention takes the place of the recurrent encoder.
 
-The numbers that all backends share have names and are defined once: `pointer.LIMIT`, `PRIOR_POSITIONS` here,
+The numbers that all backends share have names and are defined once: `layers.LIMIT`, `PRIOR_POSITIONS` here,
 `encoders.LAST_POSITION`, and those of `interactions`.
 
 Dropout, in training, takes columns of x, units of e and units of d, each for a whole list: drawing slates and scoring
@@ -41,8 +41,7 @@ from seq2slate.model.backends.kernels import LstmEncoder, kernels_for
 from seq2slate.model.decoders import DECODERS, Encoded
 from seq2slate.model.encoders import ENCODERS
 from seq2slate.model.interactions import INTERACTIONS, PARAM_SCALE
-from seq2slate.model.pointer import LIMIT, Keys
-from seq2slate.model.recurrent import State
+from seq2slate.model.layers import LIMIT, Keys, State
 
 PRIOR_POSITIONS = 64
 """Base positions with a prior of their own; the last is that of all positions after it, too."""

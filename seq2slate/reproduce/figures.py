@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from seq2slate.baselines.registry import load
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import rank_lists
+from seq2slate.estimator import load
 from seq2slate.evaluation.comparison import BASE_ORDER
 from seq2slate.evaluation.paper import REINFORCE_TIMES_SLOWER, TIMES_FASTER
 from seq2slate.evaluation.statistics import mean_over_lists, none_if_nan, two_way_interval

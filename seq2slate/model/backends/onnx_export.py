@@ -46,8 +46,8 @@ from seq2slate.model.interactions import (
     NoInteraction,
     SimilarityInteraction,
 )
+from seq2slate.model.layers import GruLayer, LstmLayer, RecurrentLayer
 from seq2slate.model.network import SlateNetwork
-from seq2slate.model.recurrent import GruLayer, LstmLayer, RecurrentLayer
 from seq2slate.model.slate_model import SlateModel, load_saved_network
 from seq2slate.saving import WEIGHTS_FILE
 

@@ -30,8 +30,8 @@ from seq2slate.model.interactions import (
     NoInteraction,
     SimilarityInteraction,
 )
+from seq2slate.model.layers import LIMIT
 from seq2slate.model.network import InputLists, SlateNetwork
-from seq2slate.model.pointer import LIMIT
 from seq2slate.model.slate_model import SlateModel
 
 _FEW_ITEMS = 32  # all of them are placed in a millisecond at most
