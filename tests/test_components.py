@@ -1,6 +1,6 @@
 """A new encoder, decoder, recurrent layer, interaction or backend is one class and one line in the dict of its family.
 
-Each test adds a small one through that door; it then trains, ranks, is saved and opened, and every backend says whether
+Each test adds a small one; it then trains, ranks, is saved and opened, and every backend says whether
 it can run it.
 """
 

@@ -1,4 +1,4 @@
-"""The front door: formats by suffix, several files as one, splits, and writing that is whole or not at all."""
+"""Files of lists: formats by suffix, several files as one, splits, and writing that is whole or not at all."""
 
 from __future__ import annotations
 

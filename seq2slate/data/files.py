@@ -1,4 +1,4 @@
-"""The front door for files: the suffix names the format, several files become one, a folder may be a split.
+"""Files of lists: the suffix names the format, several files become one, a folder may be a split.
 
 `FORMATS` is the table of formats. To add one, write a module with a reader and a writer and add a line there.
 """

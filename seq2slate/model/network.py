@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from seq2slate.config import NetworkConfig
 from seq2slate.data.features import EncodedLists, FeatureTransform
-from seq2slate.data.lists import BoolArray, IntArray, ItemLists, offsets_from_lengths
+from seq2slate.data.lists import IntArray, ItemLists, Padding, offsets_from_lengths
 from seq2slate.errors import UsageError
 from seq2slate.model.backends.kernels import LstmEncoder, kernels_for
 from seq2slate.model.decoders import DECODERS, Encoded
@@ -118,36 +118,20 @@ class InputLists:
     def batch(self, index: IntArray | None = None) -> NetworkInputs:
         """Return the given lists (all if none are named) as padded tensors."""
         chosen = np.arange(len(self.lengths)) if index is None else index
-        rows, mask = self._rows(chosen)
-        encoded = self.encoded
+        padding, encoded = Padding.of(self.offsets, chosen), self.encoded
+        dense = padding.pad(encoded.dense, time_major=True)
+        codes = {name: padding.pad(column, time_major=True) for name, column in encoded.categorical.items()}
         return NetworkInputs(
-            torch.from_numpy(_padded(encoded.dense, rows, mask)),
-            {name: torch.from_numpy(_padded(codes, rows, mask)).long() for name, codes in encoded.categorical.items()},
+            torch.from_numpy(dense),
+            {name: torch.from_numpy(column).long() for name, column in codes.items()},
             torch.from_numpy(encoded.context[chosen]),
-            {name: torch.from_numpy(codes[chosen]).long() for name, codes in encoded.context_categorical.items()},
-            torch.from_numpy(mask),
+            {name: torch.from_numpy(column[chosen]).long() for name, column in encoded.context_categorical.items()},
+            torch.from_numpy(padding.mask),
         )
 
     def pad(self, values: npt.NDArray[np.float32], index: IntArray) -> Tensor:
         """Return values (T,) of the items as (B, N), 0 where there is none."""
-        rows, mask = self._rows(index)
-        return torch.from_numpy(np.ascontiguousarray(_padded(values, rows, mask).T))
-
-    def _rows(self, index: IntArray) -> tuple[IntArray, BoolArray]:
-        """Return the row (B, N) of every item and whether it is real; padding points at some row of the data."""
-        lengths = self.lengths[index]
-        positions = np.arange(int(lengths.max(initial=0)))
-        mask = positions < lengths[:, None]
-        return np.where(mask, self.offsets[index][:, None] + positions, 0), mask
-
-
-def _padded(values: npt.NDArray[np.generic], rows: IntArray, mask: BoolArray) -> npt.NDArray[np.generic]:
-    """Return values[rows] time-major, (N, B, …), with 0 in place of padding."""
-    if not rows.size:
-        return np.zeros((rows.shape[1], rows.shape[0], *values.shape[1:]), values.dtype)
-    padded = values[rows.T]
-    padded[~mask.T] = 0
-    return padded
+        return torch.from_numpy(Padding.of(self.offsets, index).pad(values))
 
 
 # The network
