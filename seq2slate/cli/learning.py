@@ -7,7 +7,6 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +20,6 @@ from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
 from seq2slate.baselines.neural import NeuralRanker
 from seq2slate.baselines.parsing import parse_rankers
 from seq2slate.cli.options import (
-    DIVERSE,
     INTERRUPTED,
     AsJson,
     ClickModelName,
@@ -29,6 +27,7 @@ from seq2slate.cli.options import (
     Quantile,
     RelevantFrom,
     Seed,
+    Target,
     derived_from,
 )
 from seq2slate.config import PRESETS, NetworkConfig, TrainingConfig
@@ -36,44 +35,17 @@ from seq2slate.data.files import is_split_folder, read, read_split, write, write
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import reorder_lists
 from seq2slate.data.summary import summarise
+from seq2slate.data.tables import Layout
 from seq2slate.errors import TrainingInterruptedError, UsageError
 from seq2slate.estimator import ESTIMATORS, NETWORK_PRESETS, Estimator, Slate, estimator_class, load, make_estimator
 from seq2slate.evaluation.evaluate import evaluate as evaluate_rankers
-from seq2slate.metrics import DEFAULT_MEASURES, Measure
+from seq2slate.metrics import DEFAULT_MEASURES, Measure, NoPositives
 from seq2slate.options import options_of
 from seq2slate.saving import check_replaceable
 from seq2slate.simulation.click_models import check_grades, click_model, simulate_clicks
 from seq2slate.simulation.synthetic import make_synthetic_lists
 
 app = typer.Typer(rich_markup_mode=None)
-
-
-class Layout(StrEnum):
-    """What a row of a Parquet file is."""
-
-    lists = "lists"
-    items = "items"
-
-
-class NoPositives(StrEnum):
-    """What a metric says of a list without positives."""
-
-    skip = "skip"
-    zero = "zero"
-    one = "one"
-
-
-class TargetName(StrEnum):
-    """What can be reproduced."""
-
-    table1 = "table1"
-    table2 = "table2"
-    table3 = "table3"
-    table4 = "table4"
-    figure2 = "figure2"
-    figure3 = "figure3"
-    timing = "timing"
-    all = "all"
 
 
 @app.command()
@@ -93,15 +65,15 @@ def synth(
 def convert(
     source: Annotated[str, typer.Argument(metavar="IN", help="A file, a glob, or a folder of files.")],
     out: Annotated[Path, typer.Argument(help="File to write, or folder if IN is a folder with train, valid and test.")],
-    layout: Annotated[Layout, typer.Option(help="What a row of a Parquet file is.")] = Layout.lists,
+    layout: Annotated[Layout, typer.Option(help="What a row of a Parquet file is.")] = "lists",
 ) -> None:
     """Convert between LETOR text, Parquet and JSON lines."""
     if is_split_folder(source):
-        write_split(read_split(source), out, layout=layout.value)
+        write_split(read_split(source), out, layout=layout)
         typer.echo(f"{out}: train, valid and test")
         return
     lists = read(source)
-    write(lists, out, layout=layout.value)
+    write(lists, out, layout=layout)
     typer.echo(f"{out}: {len(lists):,} lists, {lists.n_items:,} items")
 
 
@@ -127,7 +99,7 @@ def simulate(
         str, typer.Argument(metavar="IN", help="Lists with grades, in base order unless --ranker is given.")
     ],
     out: Annotated[Path, typer.Argument(help="File to write, with clicks as labels and the grades kept beside them.")],
-    user: Annotated[ClickModelName, typer.Option(help="Who looks at the lists.")] = DIVERSE,
+    user: Annotated[ClickModelName, typer.Option(help="Who looks at the lists.")] = "diverse",
     eta: Eta = None,
     q: Quantile = None,
     relevant_from: RelevantFrom = None,
@@ -138,7 +110,7 @@ def simulate(
     lists = read(source)
     if ranker is not None:
         lists = reorder_lists(load(ranker), lists)
-    visitor = click_model(user.value, eta=eta, q=q, relevant_from=relevant_from)
+    visitor = click_model(user, eta=eta, q=q, relevant_from=relevant_from)
     check_grades(visitor, lists)
     clicked = simulate_clicks(visitor, lists, seed=seed)
     write(clicked, out)
@@ -158,7 +130,7 @@ def evaluate(
     q: Quantile = None,
     relevant_from: RelevantFrom = None,
     measure: Annotated[list[str] | None, typer.Option(help="Such as NDCG@10; may be given several times.")] = None,
-    no_positives: Annotated[NoPositives, typer.Option(help="Lists without positives.")] = NoPositives.skip,
+    no_positives: Annotated[NoPositives, typer.Option(help="Lists without positives.")] = "skip",
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -166,7 +138,7 @@ def evaluate(
     lists = read(data)
     visitor = None
     if user is not None:
-        visitor = click_model(user.value, eta=eta, q=q, relevant_from=relevant_from)
+        visitor = click_model(user, eta=eta, q=q, relevant_from=relevant_from)
         check_grades(visitor, lists)
     rankers = parse_rankers(ranker or ["base"], user=visitor, seed=seed)
     ceilings = [name for name, one in rankers.items() if isinstance(one, LoggedCeiling | ShownCeiling)]
@@ -178,7 +150,7 @@ def evaluate(
         user=visitor,
         ceiling=ceilings,
         seed=seed,
-        no_positives=no_positives.value,
+        no_positives=no_positives,
     )
     if as_json:
         typer.echo(result.to_json())
@@ -340,7 +312,7 @@ def report(
 
 @app.command()
 def reproduce(
-    target: Annotated[TargetName, typer.Argument(help="A table or figure of the paper, its running times, or all.")],
+    target: Annotated[Target, typer.Argument(help="A table or figure of the paper, its running times, or all.")],
     out: Annotated[Path, typer.Option(help="Folder of the run; one that was interrupted goes on where it was.")],
     data: Annotated[
         str | None,
@@ -360,7 +332,7 @@ def reproduce(
     if seeds is not None:
         settings = replace(settings, seeds=seeds)
     try:
-        failures = run(target.value, out, settings, data=data, jobs=jobs or os.cpu_count() or 1, console=Console())
+        failures = run(target, out, settings, data=data, jobs=jobs or os.cpu_count() or 1, console=Console())
     except KeyboardInterrupt as interruption:
         typer.echo(f"interrupted; what is done is kept in {out}, and the same command goes on from there", err=True)
         raise typer.Exit(INTERRUPTED) from interruption

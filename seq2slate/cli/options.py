@@ -5,13 +5,13 @@ from __future__ import annotations
 import collections.abc
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from functools import wraps
-from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, cast, get_args, get_origin
 
 import typer
 
 from seq2slate.options import Option
+from seq2slate.reproduce.plan import TARGETS
 from seq2slate.simulation.click_models import CLICK_MODELS
 
 Eta = Annotated[float | None, typer.Option(min=0, help="Position i is seen with probability 1 / i^eta.")]
@@ -24,9 +24,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 INTERRUPTED = 130
 """The exit code that shells know for Ctrl-C."""
 
-ClickModelName = StrEnum("ClickModelName", {name: name for name in CLICK_MODELS})  # type: ignore[misc] # not a literal
-"""What `--user` takes."""
-DIVERSE = ClickModelName("diverse")
+if TYPE_CHECKING:
+    ClickModelName: TypeAlias = str
+    Target: TypeAlias = str
+else:
+    ClickModelName = Literal[tuple(CLICK_MODELS)]
+    """What `--user` takes."""
+    Target = Literal[TARGETS]
+    """What `reproduce` takes."""
 
 Command = TypeVar("Command", bound=Callable[..., None])
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
-from seq2slate.cli.options import DIVERSE, AsJson, ClickModelName, Eta, Quantile, RelevantFrom, Seed
+from seq2slate.cli.options import AsJson, ClickModelName, Eta, Quantile, RelevantFrom, Seed
 from seq2slate.data.files import read
 from seq2slate.errors import UsageError
+from seq2slate.log.backend import Durability
 from seq2slate.simulation.click_models import click_model
 
 app = typer.Typer(rich_markup_mode=None)
@@ -24,27 +24,6 @@ LogUrl = Annotated[str, typer.Argument(help="A SQLite file, or postgresql://user
 KeysFile = Annotated[Path, typer.Argument(metavar="FILE", help="The key file, which has only hashes.")]
 
 
-class DurabilityName(StrEnum):
-    """What an acknowledged write to the log survives."""
-
-    process = "process"
-    power = "power"
-
-
-class LogFailure(StrEnum):
-    """What to do when the log fails."""
-
-    serve = "serve"
-    refuse = "refuse"
-
-
-class ScopeName(StrEnum):
-    """The scope of a key."""
-
-    serve = "serve"
-    admin = "admin"
-
-
 @app.command()
 def serve(
     model: Annotated[
@@ -53,12 +32,13 @@ def serve(
     experiment: Annotated[Path | None, typer.Option(help="Arms and their weights: a .toml or .json file.")] = None,
     log: Annotated[str, typer.Option(help="A SQLite file, or postgresql://user@host/database.")] = "seq2slate-log.db",
     durability: Annotated[
-        DurabilityName,
+        Durability,
         typer.Option(help="Acknowledged writes survive the end of the process, or a power failure, too."),
-    ] = DurabilityName.process,
+    ] = "process",
     log_failure: Annotated[
-        LogFailure, typer.Option(help="Without the log, serve the base order without a slate_id, or refuse with 503.")
-    ] = LogFailure.serve,
+        Literal["serve", "refuse"],
+        typer.Option(help="Without the log, serve the base order without a slate_id, or refuse with 503."),
+    ] = "serve",
     host: Annotated[str, typer.Option(help="Address to bind; any but a loopback address needs --keys.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to bind; 0 takes a free one.")] = 8080,
     keys: Annotated[Path | None, typer.Option(help="File of API keys, which are then required.")] = None,
@@ -84,9 +64,9 @@ def serve(
     except ModuleNotFoundError as missing:
         raise UsageError(f"{missing.name} is not installed: pip install 'seq2slate[serve]'") from missing
 
-    timeouts = Timeouts(deadline_ms, log_deadline_ms, log_failure.value)
+    timeouts = Timeouts(deadline_ms, log_deadline_ms, log_failure)
     limits = Limits(max_body_bytes, max_items, max_in_flight)
-    config = ServerConfig(model, experiment, log, durability.value, host, port, keys, threads, timeouts, limits)
+    config = ServerConfig(model, experiment, log, durability, host, port, keys, threads, timeouts, limits)
     run_server(config, lambda address: typer.echo(f"serving on {address}"))
 
 
@@ -94,14 +74,14 @@ def serve(
 def add_key(
     file: KeysFile,
     scope: Annotated[
-        ScopeName, typer.Option(help="serve: slates and clicks; admin: everything else.")
-    ] = ScopeName.serve,
+        Literal["serve", "admin"], typer.Option(help="serve: slates and clicks; admin: everything else.")
+    ] = "serve",
     note: Annotated[str, typer.Option(help="For people: whose key it is.")] = "",
 ) -> None:
     """Create a key and print it, once: the file has only its hash."""
     from seq2slate.serving import keys
 
-    typer.echo(keys.add_key(file, scope.value, note))
+    typer.echo(keys.add_key(file, scope, note))
 
 
 @keys_app.command("list")
@@ -215,7 +195,7 @@ def prune_log(
 def traffic(
     url: Annotated[str, typer.Argument(help="The address of the service, as `serve` prints it.")],
     data: Annotated[str, typer.Argument(help="Lists with grades, in base order.")],
-    user: Annotated[ClickModelName, typer.Option(help="The click model of the visitors.")] = DIVERSE,
+    user: Annotated[ClickModelName, typer.Option(help="The click model of the visitors.")] = "diverse",
     eta: Eta = None,
     q: Quantile = None,
     relevant_from: RelevantFrom = None,
@@ -232,7 +212,7 @@ def traffic(
     """Send simulated visitors to a running service: they request slates, click, and count what they saw."""
     from seq2slate.serving.traffic import send_traffic
 
-    visitor = click_model(user.value, eta=eta, q=q, relevant_from=relevant_from)
+    visitor = click_model(user, eta=eta, q=q, relevant_from=relevant_from)
     result = send_traffic(
         url, read(data), visitor, requests=requests, concurrency=concurrency, k=k, units=units, seed=seed, key=key
     )
