@@ -189,6 +189,32 @@ def test_ctrl_c_in_training_says_how_to_go_on_and_has_the_code_of_an_interrupt(
     assert "error" not in done.err
 
 
+def test_a_folder_of_something_else_is_refused_before_training(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.png").write_bytes(b"meow")
+    monkeypatch.setattr("seq2slate.cli.learning.read", lambda *_: pytest.fail("the lists were read"))
+    for name in ("photos", "photos/cat.png"):
+        done = seq2slate("train", folder / "lists.parquet", "--out", tmp_path / name, code=2)
+        assert "not a saved ranker" in done.err
+
+
+def test_a_model_that_could_not_be_saved_is_saved_by_resuming(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def disk_full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    arguments = ["train", folder / "lists.parquet", "--out", tmp_path / "model", "--epochs", 1]
+    with monkeypatch.context() as patched:
+        patched.setattr("seq2slate.model.slate_model.SlateModel.save", disk_full)
+        assert "No space left" in seq2slate(*arguments, code=2).err
+    monkeypatch.setattr(Objective, "__call__", lambda *_: pytest.fail("an epoch ran again"))
+    seq2slate(*arguments, "--resume")
+    assert os.listdir(tmp_path) == ["model"]
+
+
 def test_slates_are_not_worked_out_for_a_file_that_cannot_be_written(folder: Path) -> None:
     done = seq2slate("rerank", folder / "no-such-model", folder / "lists.parquet", folder / "slates.csv", code=2)
     assert "slates.csv" in done.err
