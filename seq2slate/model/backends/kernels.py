@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -291,10 +292,12 @@ _only: ContextVar[Kernels | None] = ContextVar("only", default=None)
 
 def kernels_for(tensor: Tensor) -> Kernels:
     """Return the fastest kernels that can run on tensors of this kind."""
-    only = _only.get()
-    if only is not None:
-        return only
-    return next(kernels for kernels in KERNELS.values() if kernels.why_not(tensor.device, tensor.dtype) is None)
+    return _only.get() or _fastest(tensor.device, tensor.dtype)
+
+
+@cache
+def _fastest(device: torch.device, dtype: torch.dtype) -> Kernels:
+    return next(kernels for kernels in KERNELS.values() if kernels.why_not(device, dtype) is None)
 
 
 @contextmanager
