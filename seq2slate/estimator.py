@@ -53,7 +53,7 @@ class Estimator:
         """Learn from labelled lists in base order. A `fit` that fails leaves the ranker unfitted.
 
         Args:
-            train: The lists to learn from, with clicks or grades as labels.
+            train: Training lists, with clicks or grades as labels.
             valid: The lists that choose rounds, epochs or trade-offs. If None, a tenth of `train` is held out, drawn
                 with the option `seed`.
 

@@ -83,7 +83,7 @@ class Reranker(Estimator):
         """Train on labelled lists in base order; the epoch that is best on the validation lists is kept.
 
         Args:
-            train: The lists to learn from, with clicks or grades as labels.
+            train: Training lists, with clicks or grades as labels.
             valid: The lists that choose the epoch; a tenth of `train`, drawn with the option `seed`, if None.
             checkpoints: Folder for checkpoints, from which a run can be resumed; it stays when the run has ended.
             resume: Go on from the newest checkpoint.
