@@ -2,8 +2,6 @@
 from .baselines.ceiling import LoggedCeiling as LoggedCeiling
 from .baselines.ceiling import ShownCeiling as ShownCeiling
 from .baselines.linear import RidgeRanker as RidgeRanker
-from .baselines.order import BaseOrder as BaseOrder
-from .baselines.order import RandomOrder as RandomOrder
 from .baselines.out_of_fold import order_out_of_fold as order_out_of_fold
 from .config import PRESETS as PRESETS
 from .config import NetworkConfig as NetworkConfig
@@ -19,6 +17,8 @@ from .data.lists import Split as Split
 from .data.parquet import from_table as from_table
 from .data.parquet import stream_parquet as stream_parquet
 from .data.parquet import to_table as to_table
+from .data.ranker import BaseOrder as BaseOrder
+from .data.ranker import RandomOrder as RandomOrder
 from .data.ranker import Ranker as Ranker
 from .data.ranker import rank_lists as rank_lists
 from .data.ranker import reorder_lists as reorder_lists

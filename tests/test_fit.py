@@ -269,11 +269,3 @@ def test_gradients_are_clipped_and_weights_are_penalised(monkeypatch: pytest.Mon
     config = replace(QUICK, epochs=1, clip_norm=0.01, l2=0.25)
     run_training(SlateModel.create(TRAIN, SMALL), TRAIN, VALID, config, quiet=True)
     assert norms == pytest.approx([0.01] * len(norms), rel=1e-3)
-
-
-def test_tensorboard_gets_its_scalars(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
-    run_training(
-        SlateModel.create(TRAIN, SMALL), TRAIN, VALID, replace(QUICK, epochs=1), tensorboard=tmp_path, quiet=True
-    )
-    assert any("tfevents" in name for name in os.listdir(tmp_path))

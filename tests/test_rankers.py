@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
-from seq2slate.baselines.order import BaseOrder, RandomOrder
 from seq2slate.data.lists import Batch, IntArray, ItemLists
 from seq2slate.data.ranker import (
     NO_ITEM,
+    BaseOrder,
+    RandomOrder,
     Ranker,
     base_slates,
     complete_slates,

@@ -6,10 +6,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-from seq2slate.baselines.order import RandomOrder
 from seq2slate.data.files import read
 from seq2slate.data.lists import FloatArray, ItemLists
-from seq2slate.data.ranker import Ranker, rank_lists, slates_from_scores
+from seq2slate.data.ranker import RandomOrder, Ranker, rank_lists, slates_from_scores
 from seq2slate.errors import DataError
 from seq2slate.metrics import ndcg
 from seq2slate.saving import SavedRanker, load_saved

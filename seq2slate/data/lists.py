@@ -40,7 +40,7 @@ class Split(NamedTuple):
     test: ItemLists
 
 
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class ItemLists:
     """Lists of candidates, of any length, in base order: position 0 is what the base ranker put first.
 
@@ -51,6 +51,8 @@ class ItemLists:
     >>> lists = ItemLists(features=np.eye(5), offsets=[0, 2, 5], labels=[0, 1, 0, 0, 1])
     >>> len(lists), lists.n_items, lists.lengths.tolist()
     (2, 5, [2, 3])
+    >>> lists
+    <ItemLists: 2 lists, 5 items, 5 features, labels>
     >>> lists[1].item_ids.to_pylist()
     ['0', '1', '2']
     """
@@ -116,6 +118,18 @@ class ItemLists:
             for name, values in _columns(self, axis):
                 if len(values) != length:
                     raise DataError(f"{name} has {len(values)} values for {length} {axis}s")
+
+    def __repr__(self) -> str:
+        counts = {
+            "lists": len(self),
+            "items": self.n_items,
+            "features": self.n_features,
+            "categorical columns": len(self.categorical),
+            "context columns": len(self.context),
+        }
+        shown = [f"{count:,} {name}" for name, count in counts.items() if count or name in ("lists", "items")]
+        shown += [name for name in ("labels", "relevance", "impressions") if getattr(self, name) is not None]
+        return f"<ItemLists: {', '.join(shown)}>"
 
     # Sizes
 

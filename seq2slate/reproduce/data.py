@@ -27,13 +27,12 @@ import numpy as np
 
 from seq2slate.atomic import atomic_path
 from seq2slate.baselines.linear import RidgeRanker
-from seq2slate.baselines.order import BaseOrder
 from seq2slate.baselines.out_of_fold import order_out_of_fold
 from seq2slate.baselines.trees import LambdaMart
 from seq2slate.data.files import is_split_folder, read, read_split
 from seq2slate.data.lists import FloatArray, ItemLists, Split
 from seq2slate.data.parquet import read_parquet, write_parquet
-from seq2slate.data.ranker import Ranker, reorder_lists
+from seq2slate.data.ranker import BaseOrder, Ranker, reorder_lists
 from seq2slate.errors import DataError
 from seq2slate.estimator import Estimator
 from seq2slate.metrics import Measure, measure_ranker
