@@ -21,10 +21,10 @@ import pyarrow as pa
 
 from seq2slate.data.checks import find_problems
 from seq2slate.data.features import FeatureTransform
-from seq2slate.data.inputs import AnyLists, as_lists, as_lists_with_rows
+from seq2slate.data.inputs import as_lists, as_lists_with_rows
 from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists
 from seq2slate.data.ranker import rank_lists, slates_from_scores, slot_of_item
-from seq2slate.data.roles import Columns
+from seq2slate.data.roles import Columns, as_columns, explain_missing_labels
 from seq2slate.errors import DataError, DataWarning, NotFittedError, UsageError
 from seq2slate.evaluation.evaluate import Evaluation, evaluate
 from seq2slate.html import table
@@ -68,7 +68,7 @@ class Estimator:
     local_options: ClassVar[tuple[str, ...]] = ()
     """Options that belong to this machine, such as paths, and are not saved."""
 
-    def fit(self, train: AnyLists, valid: AnyLists | None = None, *, quiet: bool = False) -> Self:
+    def fit(self, train: Any, valid: Any | None = None, *, quiet: bool = False) -> Self:
         """Learn from labelled lists in base order. A `fit` that fails leaves the ranker unfitted.
 
         Args:
@@ -88,16 +88,16 @@ class Estimator:
         self._fit(train_lists, valid_lists)
         return self
 
-    def _training_lists(self, train: AnyLists, valid: AnyLists | None, *, quiet: bool) -> tuple[ItemLists, ItemLists]:
+    def _training_lists(self, train: Any, valid: Any | None, *, quiet: bool) -> tuple[ItemLists, ItemLists]:
         """Return training and validation lists, and say what their columns are taken for."""
         self._forget()
-        if valid is not None and np.ndim(valid) == 1 and not isinstance(valid, ItemLists | tuple | list):
+        if len(getattr(valid, "shape", ())) == 1:
             raise UsageError(
                 "the second argument of fit is validation lists, not labels: name the label column in columns=, or "
                 "give arrays as a tuple, fit((X, y, group))"
             )
         lists = as_lists(train, self.columns, name="train")
-        columns = Columns.of(self.columns) if lists.roles is None else lists.roles.columns
+        columns = as_columns(self.columns) if lists.roles is None else lists.roles.for_prediction()
         if lists.roles is not None and not quiet:
             say(str(lists.roles))
         for problem in find_problems(lists):
@@ -126,22 +126,22 @@ class Estimator:
         """Return slates (B, K), K = min(k, N): indices into each list as given, best first, -1 where it has no more."""
         raise NotImplementedError
 
-    def predict(self, data: AnyLists) -> Any:
+    def predict(self, data: Any) -> Any:
         """Return the slot of each item, in the order of the rows; 1 is the top slot.
 
         Returns:
             A Series with the index of a pandas DataFrame, a polars Series, or a NumPy array (T,) for anything else.
 
         """
-        lists, rows = as_lists_with_rows(data, self._read_columns)
+        lists, rows = as_lists_with_rows(data, self.columns_, name="data", labelled=False)
         mask = lists.batch().mask
         slots = np.empty(lists.n_items, dtype=np.int64)
         slots[rows] = slot_of_item(rank_lists(self, lists), mask)[mask] + 1
         return like_input(data, slots, "slot")
 
-    def rerank(self, data: AnyLists, k: int | None = None) -> list[Slate]:
+    def rerank(self, data: Any, k: int | None = None) -> list[Slate]:
         """Return a slate of at most k items for every list, in their order."""
-        lists = as_lists(data, self._read_columns)
+        lists = as_lists(data, self.columns_, name="data", labelled=False)
         slates = rank_lists(self, lists, k)
         items = lists.original_item_ids()
         return [
@@ -151,7 +151,7 @@ class Estimator:
             )
         ]
 
-    def evaluate(self, data: AnyLists, **options: Any) -> Evaluation:
+    def evaluate(self, data: Any, **options: Any) -> Evaluation:
         """Compare with the base order on labelled lists: means, 95% intervals and a paired test.
 
         Args:
@@ -159,23 +159,18 @@ class Estimator:
             **options: Those of `seq2slate.evaluate`, such as `measures=["NDCG@5"]`.
 
         """
-        return evaluate({self.name: self}, as_lists(data, self._read_columns), **options)
+        return evaluate({self.name: self}, as_lists(data, self.columns_, name="data"), **options)
 
-    def score(self, data: AnyLists, y: None = None) -> float:
+    def score(self, data: Any, y: None = None) -> float:
         """Return the mean NDCG@10 over labelled lists, for scikit-learn's model selection; `y` is not used."""
         measure = Measure("NDCG", 10)
-        values = measure_ranker(self, as_lists(data, self._read_columns), [measure], k=10)[measure]
+        values = measure_ranker(self, as_lists(data, self.columns_, name="data"), [measure], k=10)[measure]
         return float(np.nanmean(values))
 
     @property
     def name(self) -> str:
         """What a table of results calls it."""
         return self.kind
-
-    @property
-    def _read_columns(self) -> Columns:
-        """The roles with which tables are read: a NotFittedError before `fit`."""
-        return self.columns_
 
     # Options of scikit-learn's shape
 
@@ -283,7 +278,7 @@ class PointwiseEstimator(Estimator):
         return slates_from_scores(batch.pad(self.score(batch.lists)), batch.mask, k)
 
 
-def like_input(data: AnyLists, values: IntArray, name: str) -> Any:
+def like_input(data: Any, values: IntArray, name: str) -> Any:
     """Return values of the rows as a Series of the library that the data came in; an array for anything else."""
     library = type(data).__module__.partition(".")[0]
     if library not in ("pandas", "polars"):
@@ -295,7 +290,7 @@ def like_input(data: AnyLists, values: IntArray, name: str) -> Any:
 def check_labels(lists: ItemLists, name: str) -> FloatArray:
     """Return the labels (T,) of lists in which something can be learned; `name` says which lists they are."""
     if lists.labels is None:
-        raise DataError(f"the {name} lists have no labels: give clicks or grades")
+        raise DataError(f"the {name} lists have no labels: {explain_missing_labels(lists)}")
     if not (lists.labels > 0).any():
         raise DataError(f"no {name} list has a positive: give lists with a click, or a grade above 0")
     return lists.labels

@@ -12,7 +12,7 @@ import pyarrow as pa
 import torch
 
 from seq2slate.config import Configuration, configure
-from seq2slate.data.inputs import AnyLists, as_lists
+from seq2slate.data.inputs import as_lists
 from seq2slate.data.lists import Batch, IntArray
 from seq2slate.data.ranker import check_slots
 from seq2slate.data.roles import Columns
@@ -76,8 +76,8 @@ class Reranker(Estimator):
 
     def fit(
         self,
-        train: AnyLists,
-        valid: AnyLists | None = None,
+        train: Any,
+        valid: Any | None = None,
         *,
         checkpoints: str | os.PathLike[str] | None = None,
         resume: bool = False,
@@ -121,7 +121,7 @@ class Reranker(Estimator):
 
     def rerank(
         self,
-        data: AnyLists,
+        data: Any,
         k: int | None = None,
         *,
         sample_seed: int | None = None,
@@ -139,7 +139,7 @@ class Reranker(Estimator):
             batch_size: Lists that are decoded at once.
 
         """
-        lists, n_slots = as_lists(data, self._read_columns), check_slots(k)
+        lists, n_slots = as_lists(data, self.columns_, name="data", labelled=False), check_slots(k)
         list_ids, item_ids = lists.original_list_ids().to_pylist(), lists.original_item_ids()
         generator = None if sample_seed is None else torch.Generator().manual_seed(sample_seed)
         slates: list[Slate | None] = [None] * len(lists)

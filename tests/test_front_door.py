@@ -138,14 +138,14 @@ def test_every_form_of_data_is_taken_by_every_method(form: str, tmp_path: Path, 
 
 
 def test_arrays_with_groups_are_taken_as_lightgbm_takes_them() -> None:
-    X = np.random.default_rng(0).normal(size=(N_QUERIES * N_ITEMS, 3))
-    y = (X[:, 1] > 0.5).astype(float)
+    features = np.random.default_rng(0).normal(size=(N_QUERIES * N_ITEMS, 3))
+    y = (features[:, 1] > 0.5).astype(float)
     group = np.full(N_QUERIES, N_ITEMS)
-    model = small().fit((X, y, group), quiet=True)
-    slots = model.predict((X, group))
-    assert slots.shape == (len(X),)
-    assert model.score((X, y, group)) > 0.9
-    assert slots[:N_ITEMS][X[:N_ITEMS, 1].argmax()] <= 2
+    model = small().fit((features, y, group), quiet=True)
+    slots = model.predict((features, group))
+    assert slots.shape == (len(features),)
+    assert model.score((features, y, group)) > 0.9
+    assert slots[:N_ITEMS][features[:N_ITEMS, 1].argmax()] <= 2
 
 
 def test_labels_as_the_second_argument_are_explained() -> None:

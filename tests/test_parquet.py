@@ -20,8 +20,10 @@ from hypothesis import strategies as st
 
 from seq2slate.data import parquet
 from seq2slate.data.impressions import Impressions
+from seq2slate.data.layouts import to_table
 from seq2slate.data.lists import ItemLists
-from seq2slate.data.parquet import from_table, read_parquet, stream_parquet, to_table, write_parquet
+from seq2slate.data.parquet import read_parquet, stream_parquet, write_parquet
+from seq2slate.data.tables import from_table
 from seq2slate.errors import DataError, UsageError
 from tests.memory import measured_memory
 from tests.random_lists import assert_same_fields, assert_same_lists, item_lists
@@ -244,16 +246,9 @@ def test_items_may_have_vectors_and_no_position() -> None:
     [
         (pa.array([True, False]), [1, 0]),
         (pa.array([Decimal("1.50"), Decimal("-2.25")]), [1.5, -2.25]),
-        (pa.array([datetime.date(1970, 1, 2), datetime.date(1969, 12, 31)]), [86400, -86400]),
-        (pa.array([datetime.datetime(1970, 1, 1, 1), datetime.datetime(1970, 1, 1)], pa.timestamp("ns")), [3600, 0]),
-        (
-            pa.array([datetime.datetime(1970, 1, 1, 1), datetime.datetime(1970, 1, 1)], pa.timestamp("s", "UTC")),
-            [3600, 0],
-        ),
         (pa.array([datetime.timedelta(hours=1), datetime.timedelta(0)], pa.duration("ms")), [3600, 0]),
         (pa.array([datetime.time(1), datetime.time(0)], pa.time32("s")), [3600, 0]),
         (pa.array([3, 4], pa.uint8()), [3, 4]),
-        (pa.array([3, 4]).dictionary_encode(), [3, 4]),
     ],
 )
 def test_everything_that_counts_is_a_number(values: Any, expected: list[float]) -> None:
@@ -343,8 +338,7 @@ def bad_list_rows() -> dict[str, tuple[dict[str, Any], str]]:
         "one label a list": ({"label": [0.0, 1.0, 0.0]}, r"label holds double, but each row needs a list"),
         "one feature a list": ({"features": [0.0, 1.0, 0.0]}, r"features holds double, but each row needs a list"),
         "context nan": ({"hour": [1.0, 2.0, np.nan]}, r"row 2 \(list 'c'\): context column 'hour' is nan"),
-        "struct": ({"extra": [{"a": 1}] * 3}, r"column extra holds struct.*neither numbers nor text"),
-        "float ids": ({"list_id": [1.0, 2.0, 3.0]}, r"list_id must be text or whole numbers, not double"),
+        "float ids": ({"list_id": [1.0, 2.5, 3.0]}, r"row 1: list_id must be text or whole numbers, not 2.5"),
         "slot taken": ({"shown_slot": [[0, 1], [], [0, 0, 1]]}, r"row 2 \(list 'c', item 1\): another item"),
         "half a slot": (
             {"shown_slot": [[0, 1], [], [0, 0.5, 1]]},
@@ -391,7 +385,6 @@ def bad_item_rows() -> dict[str, tuple[dict[str, Any], str]]:
         "negative": ({"label": [0.0, 1.0, 0.0, -2.0, 0.0]}, r"row 3 \(list 'c'\): label -2 is negative"),
         "null list_id": ({"list_id": ["a", "a", None, "c", "c"]}, r"row 2: no list_id"),
         "text position": ({"position": list("abcde")}, r"row 0 \(list 'a'\): position must hold numbers"),
-        "embedding": ({"vector": [[1.0]] * 5}, r"column vector holds list.*neither numbers nor text"),
     }
 
 
@@ -452,7 +445,7 @@ def test_missing_columns_are_named_beside_those_found(tmp_path: Path, missing: s
         pa.table({name: values for name, values in LIST_ROWS.items() if name != missing}), tmp_path / "m.parquet"
     )
     with pytest.raises(
-        DataError, match=rf"m.parquet: no column {missing}.*Expected list_id and item_id.*found .*label"
+        DataError, match=rf"m.parquet: no column {missing}; say which column has the {missing}.*found .*label"
     ):
         read_parquet(tmp_path / "m.parquet")
 
@@ -477,9 +470,9 @@ def test_a_file_that_is_not_parquet_or_is_cut_off_is_an_error(tmp_path: Path) ->
 
 
 def test_what_cannot_be_a_table_is_an_error() -> None:
-    with pytest.raises(UsageError, match="not an Arrow table or a DataFrame, but int"):
+    with pytest.raises(UsageError, match="expected a pandas or polars DataFrame or an Arrow table, got int"):
         from_table(3)
-    with pytest.raises(DataError, match=r"mine: .*onver"):
+    with pytest.raises(DataError, match=r"mine, row 1: column list_id holds 3 \(int\) where the rows above hold str"):
         from_table(pd.DataFrame({"list_id": ["a", 3], "item_id": [["x"], ["y"]]}), source="mine")
     with pytest.raises(DataError, match=r"table: .*UTF8"):
         from_table(pa.table({"list_id": ["a"], "item_id": ["x"], "brand": [b"\xff"]}))

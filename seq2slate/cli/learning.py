@@ -32,10 +32,10 @@ from seq2slate.cli.options import (
 )
 from seq2slate.config import PRESETS, NetworkConfig, TrainingConfig
 from seq2slate.data.files import is_split_folder, read, read_split, write, write_split
+from seq2slate.data.layouts import Layout
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import reorder_lists
 from seq2slate.data.summary import summarise
-from seq2slate.data.tables import Layout
 from seq2slate.errors import TrainingInterruptedError, UsageError
 from seq2slate.estimator import ESTIMATORS, NETWORK_PRESETS, Estimator, Slate, estimator_class, load, make_estimator
 from seq2slate.evaluation.evaluate import evaluate as evaluate_rankers

@@ -19,6 +19,7 @@ from seq2slate.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from seq2slate.data.impressions import Impressions
+    from seq2slate.data.roles import ColumnRoles
 
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -79,6 +80,8 @@ class ItemLists:
     """(T,) grades behind simulated clicks: known to the click model, never a feature."""
     relevance_probability: FloatArray | None = field(metadata=PER_ITEM)
     """(T,) true probability that an item is relevant: known for generated lists only, never a feature."""
+    roles: ColumnRoles | None
+    """What each column of the table was taken for; None if the lists were not read from a table."""
 
     def __init__(
         self,
@@ -93,6 +96,7 @@ class ItemLists:
         impressions: Impressions | None = None,
         relevance: npt.ArrayLike | None = None,
         relevance_probability: npt.ArrayLike | None = None,
+        roles: ColumnRoles | None = None,
     ) -> None:
         """Convert anything array-like; float32 features and large Arrow strings are not copied."""
         set_field = partial(object.__setattr__, self)  # the dataclass is frozen
@@ -109,6 +113,7 @@ class ItemLists:
         set_field("impressions", impressions)
         set_field("relevance", _as_floats(relevance))
         set_field("relevance_probability", _as_floats(relevance_probability))
+        set_field("roles", roles)
         self._check_shapes()
 
     def _check_shapes(self) -> None:
@@ -167,6 +172,16 @@ class ItemLists:
         columns = [*_columns(self, "item"), *_columns(self, "list")]
         return int(self.offsets.nbytes + sum(values.nbytes for _, values in columns))
 
+    # Ids as they came in
+
+    def original_list_ids(self) -> Any:
+        """Return the ids of the lists (Q,) in the Arrow type that they were read in, such as int64."""
+        return _restored(self.list_ids, None if self.roles is None else self.roles.list_id_type)
+
+    def original_item_ids(self) -> Any:
+        """Return the ids of the items (T,) in the Arrow type that they were read in, such as int64."""
+        return _restored(self.item_ids, None if self.roles is None else self.roles.item_id_type)
+
     # Choosing lists
 
     def __getitem__(self, which: int | slice | Sequence[int] | IntArray | BoolArray) -> ItemLists:
@@ -220,7 +235,8 @@ class ItemLists:
             if difference := _column_difference(first, part):
                 raise DataError(f"part {number} does not have the columns of part 0: {difference}")
         offsets = offsets_from_lengths(np.concatenate([part.lengths for part in parts]))
-        return replace(first, offsets=offsets, **_joined(parts))
+        roles = first.roles if all(part.roles == first.roles for part in parts) else None
+        return replace(first, offsets=offsets, roles=roles, **_joined(parts))
 
     def split(self, *fractions: float, seed: int) -> tuple[ItemLists, ...]:
         """Return a random part of the lists per fraction, and the rest as the last part.
@@ -482,6 +498,16 @@ def as_strings(values: Any) -> Strings:
 def numbers_as_strings(values: IntArray) -> Strings:
     """Return whole numbers as text."""
     return pa.array(values).cast(pa.large_string())
+
+
+def _restored(ids: Strings, kind: str | None) -> Any:
+    """Return ids in another Arrow type; as text if one of them, such as "7~1", has been changed since."""
+    if kind is None or kind.endswith("string"):
+        return ids
+    try:
+        return ids.cast(pa.type_for_alias(kind))
+    except pa.ArrowInvalid:
+        return ids
 
 
 def _checked_offsets(offsets: npt.ArrayLike, n_items: int) -> IntArray:

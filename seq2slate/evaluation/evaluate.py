@@ -25,7 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from seq2slate.data.checks import label_problems
-from seq2slate.data.inputs import AnyLists, as_lists
+from seq2slate.data.inputs import as_lists
 from seq2slate.data.lists import Batch, IntArray
 from seq2slate.data.ranker import NO_ITEM, BaseOrder, Ranker, check_slots, slot_of_item
 from seq2slate.data.roles import Columns
@@ -180,7 +180,7 @@ class Evaluation:
 
 def evaluate(
     rankers: Ranker | Mapping[str, Ranker],
-    data: AnyLists,
+    data: Any,
     *,
     measures: Iterable[Measure | str] = DEFAULT_MEASURES,
     user: ClickModel | None = None,
