@@ -13,9 +13,10 @@ from math import ceil, floor, log10
 from seq2slate.data.impressions import Impression
 from seq2slate.data.lists import FloatArray
 from seq2slate.html import Html, element
-from seq2slate.serving.web.frame import ARM_COLOURS
 from seq2slate.serving.web.words import address, percent
 
+ARM_COLOURS = 8
+"""Of the style: classes `arm0` (the control) to `arm7`."""
 _WIDTH, _HEIGHT = 480, 280
 _RIGHT, _TOP, _BOTTOM = 22, 36, 46
 _EDGE, _DIGIT = 2, 11  # left edge of text, and the width of a digit on a phone, where the style has 17 px
