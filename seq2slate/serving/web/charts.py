@@ -137,7 +137,7 @@ def _position_table(analysis: Analysis, *, of_difference: bool) -> Html:
         slots = [arm.positions[index] if index < len(arm.positions) else None for arm in arms]
         rows.append([str(index + 1), *(_slot_cell(slot, of_difference=of_difference) for slot in slots)])
     more = f" (the first {_SLOTS_IN_TABLE} of {count(n_slots)} positions)" if n_slots > _SLOTS_IN_TABLE else ""
-    columns = [Column("position"), *(Column(arm.arm, is_name=True) for arm in arms)]
+    columns = [Column("position"), *(Column(arm.arm, kind="name") for arm in arms)]
     return folded(f"The numbers{more}", data_table(columns, rows, label="Clicks per 100 slates by position and arm"))
 
 
@@ -181,7 +181,7 @@ def traffic_chart(minutes: Sequence[MinuteCounts], arms: Sequence[str], now: flo
         [clock(begin), *(f"{count(slates[arm][n])} ({count(clicks[arm][n])})" for arm in arms)]
         for n, begin in enumerate(begins)
     ]
-    columns = [Column("from, UTC"), *(Column(f"{arm}: slates (clicks)", is_name=True) for arm in arms)]
+    columns = [Column("from, UTC"), *(Column(f"{arm}: slates (clicks)", kind="name") for arm in arms)]
     inside = folded("The numbers", data_table(columns, rows, label="Slates and clicks over time, by arm"))
     caption = element(
         "figcaption", f"The last 24 hours at most, {size} {'minute' if size == 1 else 'minutes'} per point."

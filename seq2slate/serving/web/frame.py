@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from seq2slate.html import Html, element
 
@@ -62,12 +63,17 @@ def frame(
 
 
 def _header(place: str) -> Html:
-    links = [
-        element("li", element("a", name, href=path, aria_current="page" if path == place else None))
-        for path, name in _PAGES
+    parts = [element("span", "seq2slate", class_="brand"), navigation("Pages", _PAGES, current=place)]
+    return element("header", element("div", *parts), class_="bar")
+
+
+def navigation(label: str, links: Sequence[tuple[str, str]], *, current: str) -> Html:
+    """Return links, each given as its address and its name."""
+    items = [
+        element("li", element("a", name, href=href, aria_current="page" if href == current else None))
+        for href, name in links
     ]
-    nav = element("nav", element("ul", *links), aria_label="Pages")
-    return element("header", element("div", element("span", "seq2slate", class_="brand"), nav), class_="bar")
+    return element("nav", element("ul", *items), aria_label=label)
 
 
 def problem(status: int, title: str, text: str) -> Page:
@@ -76,9 +82,14 @@ def problem(status: int, title: str, text: str) -> Page:
     return Page(frame(title, [element("h1", title), element("p", text, class_="lead"), back]), status)
 
 
-def card(title: str, *parts: Html, class_: str = "") -> Html:
-    """Return a section in a box of its own."""
-    return element("section", element("h2", title), *parts, class_=f"card {class_}".rstrip())
+def card(title: str, *parts: Html, anchor: str | None = None) -> Html:
+    """Return a section in a box of its own; `#anchor` links to it."""
+    return element("section", element("h2", title), *parts, class_="card", id=anchor)
+
+
+def soft(text: str) -> Html:
+    """Return a paragraph that stands back: a note, or what is said instead of a chart."""
+    return element("p", text, class_="soft")
 
 
 @dataclass(frozen=True)
@@ -86,29 +97,28 @@ class Column:
     """A column of a table."""
 
     name: str
-    is_text: bool = False
-    is_name: bool = False
-    """Whether the heading is a name given by users, which may be long."""
+    kind: Literal["text", "name"] | None = None
+    """Text, numbers under a name given by users, which may be long, or numbers under a heading of ours (None)."""
 
 
 def data_table(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], *, label: str, class_: str = "stacked"
 ) -> Html:
     """Return a table whose first column names the rows; on a phone each row of a `stacked` one becomes a block."""
-    head = element("tr", *(element("th", one.name, scope="col", class_=_kind(one)) for one in columns))
+    head = element("tr", *(element("th", one.name, scope="col", class_=one.kind) for one in columns))
     body = [_row(columns, row) for row in rows]
     whole = element(
         "table", element("caption", label, class_="hidden"), element("thead", head), element("tbody", *body)
     )
-    return element("div", whole, class_=f"scroll {class_}".rstrip())
+    return element("div", whole, class_=f"scroll {class_}")
 
 
 def _row(columns: Sequence[Column], row: Sequence[str]) -> Html:
     cells = [
         element(
             "td",
-            element("span", cell, class_=None if column.is_text else "number"),
-            class_=_kind(column),
+            element("span", cell, class_=None if column.kind == "text" else "number"),
+            class_=column.kind,
             data_label=column.name,
         )
         for column, cell in zip(columns[1:], row[1:], strict=True)
@@ -116,16 +126,12 @@ def _row(columns: Sequence[Column], row: Sequence[str]) -> Html:
     return element("tr", element("th", element("span", row[0]), scope="row"), *cells)
 
 
-def _kind(column: Column) -> str | None:
-    return "text" if column.is_text else "name" if column.is_name else None
-
-
 def folded(title: str, inside: Html) -> Html:
     """Return content that is folded away under a title, such as the numbers behind a chart."""
     return element("details", element("summary", title), inside)
 
 
-def facts(pairs: Sequence[tuple[str, str]]) -> Html:
+def facts(pairs: Sequence[tuple[str, str]], *, class_: str = "facts") -> Html:
     """Return names and values, each value under its name."""
     pieces = [element("div", element("dt", name), element("dd", value)) for name, value in pairs]
-    return element("dl", *pieces, class_="facts")
+    return element("dl", *pieces, class_=class_)
