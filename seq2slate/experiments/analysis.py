@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from math import isfinite, sqrt
 
 from rich.box import SIMPLE_HEAD
@@ -404,9 +405,8 @@ def _preference_table(preferences: Sequence[Preference]) -> Table:
 
 def _position_table(arms: Sequence[ArmResult]) -> Table:
     table = _table("position", *(arm.arm for arm in arms))
-    for number in range(max(len(arm.positions) for arm in arms)):
-        slots = [arm.positions[number] if number < len(arm.positions) else None for arm in arms]
-        table.add_row(str(number + 1), *(_rate_cell(None if slot is None else slot.ctr) for slot in slots))
+    for number, slots in enumerate(zip_longest(*(arm.positions for arm in arms)), start=1):
+        table.add_row(str(number), *(_rate_cell(slot and slot.ctr) for slot in slots))
     return table
 
 
