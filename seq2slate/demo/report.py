@@ -111,7 +111,7 @@ def _differences(analysis: Analysis) -> Iterator[Html]:
 def _position_table(arms: Sequence[ArmResult]) -> Html:
     by_slot = zip_longest(*(arm.positions for arm in arms))
     rows = [
-        [str(number), *(with_interval(slot and slot.ctr) for slot in slots)]
+        [str(number), *(with_interval(slot.ctr if slot else None) for slot in slots)]
         for number, slots in enumerate(by_slot, start=1)
     ]
     return table(["position", *(arm.arm for arm in arms)], rows)

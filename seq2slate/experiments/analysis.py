@@ -18,7 +18,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
-from math import isfinite, sqrt
+from math import inf, isfinite, sqrt
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
@@ -270,8 +270,7 @@ def _arm_rate(arm: ArmCounts) -> Rate | None:
     value, variance = arm.clicks / arm.impressions, _variance(arm.units, arm)
     if variance is None:
         return Rate(value, None)
-    interval = Interval.around(value, Z * sqrt(variance))
-    return Rate(value, Interval(max(0.0, interval.low), interval.high))
+    return Rate(value, Interval.around(value, Z * sqrt(variance)).clipped(0.0, inf))
 
 
 def _position_results(slots: Sequence[PositionCounts], control: Sequence[PositionCounts]) -> Iterator[PositionResult]:
@@ -406,7 +405,7 @@ def _preference_table(preferences: Sequence[Preference]) -> Table:
 def _position_table(arms: Sequence[ArmResult]) -> Table:
     table = _table("position", *(arm.arm for arm in arms))
     for number, slots in enumerate(zip_longest(*(arm.positions for arm in arms)), start=1):
-        table.add_row(str(number), *(_rate_cell(slot and slot.ctr) for slot in slots))
+        table.add_row(str(number), *(_rate_cell(slot.ctr if slot else None) for slot in slots))
     return table
 
 

@@ -62,6 +62,10 @@ class Axis:
     ticks: Sequence[tuple[float, str]]
     label: str
 
+    def place(self, value: float, start: float, end: float) -> float:
+        """Return the coordinate of a value, on an axis that is drawn from `start` to `end`."""
+        return round(start + (value - self.low) / (self.high - self.low) * (end - start), 1)
+
 
 @dataclass(frozen=True)
 class Mark:
@@ -130,14 +134,10 @@ class _Scale:
         self.x_axis, self.y_axis, self.left, self.right = x, y, left, right
 
     def x(self, value: float) -> float:
-        axis = self.x_axis
-        share = (value - axis.low) / (axis.high - axis.low) if axis.high > axis.low else 0.5
-        return round(self.left + share * (_WIDTH - self.left - self.right), 1)
+        return self.x_axis.place(value, self.left, _WIDTH - self.right)
 
     def y(self, value: float) -> float:
-        axis = self.y_axis
-        share = (value - axis.low) / (axis.high - axis.low)
-        return round(_HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM), 1)
+        return self.y_axis.place(value, _HEIGHT - _BOTTOM, _TOP)
 
 
 def _grid(scale: _Scale) -> list[Html]:
