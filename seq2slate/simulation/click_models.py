@@ -73,17 +73,14 @@ class ClickModel(Protocol):
     @property
     def eta(self) -> float:
         """The severity of position bias: position i is examined with probability 1/i^eta."""
-        ...
 
     @property
     def q(self) -> float | None:
         """The quantile of the pairwise distances up to which items are similar; None if clicks above do not matter."""
-        ...
 
     @property
     def relevant_from(self) -> float:
         """The lowest relevant grade: 2 for grades from 0 to 4, 1 for binary labels."""
-        ...
 
     @property
     def is_stochastic(self) -> bool:
@@ -98,7 +95,6 @@ class ClickModel(Protocol):
             near_clicked: s, whether the item is similar to one clicked above.
 
         """
-        ...
 
 
 _RANGES = {"eta": (0, np.inf), "q": (0, 1), "noise": (0, 1)}
