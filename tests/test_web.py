@@ -32,6 +32,7 @@ from seq2slate.serving.monitoring import Monitor
 from seq2slate.serving.service import RerankService, Timeouts
 from seq2slate.serving.web import charts
 from seq2slate.serving.web.experiment_page import analysis_of, experiment_page, read_overview
+from seq2slate.serving.web.frame import frame
 from seq2slate.serving.web.slate_pages import (
     StepProbabilities,
     draw_slate,
@@ -39,7 +40,7 @@ from seq2slate.serving.web.slate_pages import (
     slates_page,
     step_probabilities,
 )
-from seq2slate.serving.web.svg import nice_axis
+from seq2slate.serving.web.svg import ARM_COLOURS, arm_class, nice_axis
 from seq2slate.serving.web.words import verdict_sentences, verdict_tone, warnings
 from tests.services import N_FEATURES, Service, get, request, save_model
 from tests.web_logs import HTML, LONG, add_counts, simulate
@@ -153,6 +154,14 @@ def test_pages_load_nothing_run_nothing_and_escape_everything(site: Site) -> Non
     shown = text_of(site.get(slate).text)
     assert all(one in shown for one in ids)
     assert f"{HTML} clicked" in shown
+
+
+def test_the_style_has_a_light_and_a_dark_colour_for_every_arm() -> None:
+    page = frame("", [])
+    for arm in range(ARM_COLOURS):
+        name = arm_class(arm)
+        assert f".{name} {{ --arm: var(--{name}); }}" in page
+        assert len(re.findall(rf"--{name}: #[0-9A-Fa-f]{{6}};", page)) == 2
 
 
 def test_headings_stand_in_order_and_the_landmarks_are_there(site: Site) -> None:

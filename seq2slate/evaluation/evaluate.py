@@ -26,7 +26,7 @@ from rich.text import Text
 
 from seq2slate.data.checks import label_problems
 from seq2slate.data.inputs import as_lists
-from seq2slate.data.lists import Batch, IntArray
+from seq2slate.data.lists import Batch, IntArray, ItemLists
 from seq2slate.data.ranker import NO_ITEM, BaseOrder, Ranker, check_slots, slot_of_item
 from seq2slate.data.roles import Columns
 from seq2slate.errors import DataError, DataWarning, UsageError
@@ -114,18 +114,10 @@ class Evaluation:
     def to_json(self) -> str:
         """Return everything but the per-list values as strict JSON; NaN is null."""
         rows = [{name: none_if_nan(value) for name, value in asdict(row).items()} for row in self.rows]
-        settings = {
-            "n_lists": self.n_lists,
-            "n_without_positives": self.n_without_positives,
-            "no_positives": self.no_positives,
-            "baseline": self.baseline,
-            "ceiling": self.ceiling,
-            "seed": self.seed,
-            "repeats": self.repeats,
-            "interval": {"level": _LEVEL, "resamples": _RESAMPLES},
-            "test": {"sign_flips": _SIGN_FLIPS},
-        }
-        return json.dumps({**settings, "rows": rows}, indent=2, allow_nan=False)
+        content = {name: value for name, value in vars(self).items() if name not in ("rows", "per_list")}
+        content["interval"] = {"level": _LEVEL, "resamples": _RESAMPLES}
+        content["test"] = {"sign_flips": _SIGN_FLIPS}
+        return json.dumps({**content, "rows": rows}, indent=2, allow_nan=False)
 
     def table(self) -> Table:
         """Return a table for people: a row a ranker, a column a measure, and notes on how to read it."""
@@ -134,9 +126,8 @@ class Evaluation:
         table.caption, table.caption_justify = footer, "left"
         for header in ("ranker", *self.measures):
             table.add_column(header, min_width=max(map(len, header.split())), overflow="fold")
-        by_key = {(row.ranker, row.measure): row for row in self.rows}
         for name in self.rankers:
-            cells = [by_key[name, measure] for measure in self.measures]
+            cells = [row for row in self.rows if row.ranker == name]
             table.add_row(Text(name), *map(_mean_cell, cells))
             if self.ceiling and name not in (BASE, *self.ceiling):
                 table.add_row("  gap closed", *(share_text(cell.gap_closed) or "-" for cell in cells))
@@ -241,16 +232,13 @@ def evaluate(
         values = measure_ranker(one, lists, parsed, k=k, no_positives=no_positives, description=f"ranking: {name}")
         per_list |= {(name, str(measure)): of_lists for measure, of_lists in values.items()}
     if user is not None:
-        for name, one in track(checked.items(), "re-showing"):
-            clicks = shown_clicks(user, lists, one.first_slots, repeats=repeats, seed=seed)
-            per_list |= {(name, shown): values for shown, values in clicks_at_cuts(clicks).items()}
+        per_list |= _shown_values(checked, lists, user, repeats, seed)
     cells = list(product(compared, dict.fromkeys(measure for _, measure in per_list)))
-    positives = np.bincount(lists.list_index[lists.labels > 0], minlength=len(lists))
     return Evaluation(
         rows=tuple(_row(*cell, per_list, baseline, ceilings, seed) for cell in track(cells, "comparing")),
         per_list=per_list,
         n_lists=len(lists),
-        n_without_positives=int((positives == 0).sum()),
+        n_without_positives=len(lists) - len(np.unique(lists.list_index[lists.labels > 0])),
         no_positives=no_positives,
         baseline=baseline,
         ceiling=ceilings,
@@ -268,6 +256,16 @@ def _named(rankers: Any) -> dict[str, Ranker]:
     raise UsageError(
         f"evaluate takes a ranker or a dict of rankers first, then the lists; got {type(rankers).__name__}"
     )
+
+
+def _shown_values(
+    checked: Mapping[str, CheckedRanker], lists: ItemLists, user: ClickModel, repeats: int, seed: int
+) -> PerList:
+    found: PerList = {}
+    for name, one in track(checked.items(), "re-showing"):
+        clicks = shown_clicks(user, lists, one.first_slots, repeats=repeats, seed=seed)
+        found |= {(name, measure): values for measure, values in clicks_at_cuts(clicks).items()}
+    return found
 
 
 def clicks_at_cuts(clicks: Values) -> dict[str, Values]:

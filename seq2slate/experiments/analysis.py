@@ -17,7 +17,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import isfinite, sqrt
+from itertools import zip_longest
+from math import inf, isfinite, sqrt
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
@@ -269,8 +270,7 @@ def _arm_rate(arm: ArmCounts) -> Rate | None:
     value, variance = arm.clicks / arm.impressions, _variance(arm.units, arm)
     if variance is None:
         return Rate(value, None)
-    interval = Interval.around(value, Z * sqrt(variance))
-    return Rate(value, Interval(max(0.0, interval.low), interval.high))
+    return Rate(value, Interval.around(value, Z * sqrt(variance)).clipped(0.0, inf))
 
 
 def _position_results(slots: Sequence[PositionCounts], control: Sequence[PositionCounts]) -> Iterator[PositionResult]:
@@ -404,9 +404,8 @@ def _preference_table(preferences: Sequence[Preference]) -> Table:
 
 def _position_table(arms: Sequence[ArmResult]) -> Table:
     table = _table("position", *(arm.arm for arm in arms))
-    for number in range(max(len(arm.positions) for arm in arms)):
-        slots = [arm.positions[number] if number < len(arm.positions) else None for arm in arms]
-        table.add_row(str(number + 1), *(_rate_cell(None if slot is None else slot.ctr) for slot in slots))
+    for number, slots in enumerate(zip_longest(*(arm.positions for arm in arms)), start=1):
+        table.add_row(str(number), *(_rate_cell(slot.ctr if slot else None) for slot in slots))
     return table
 
 

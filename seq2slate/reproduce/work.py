@@ -72,7 +72,7 @@ def _train(cell: Cell, split: Split, user: ClickModel, settings: RunSettings) ->
     recipe = RECIPES[cell.recipe]
     train, valid, _ = split
     if isinstance(recipe, ReferenceRecipe):
-        return _REFERENCES[recipe.kind](user), None
+        return _REFERENCES[cell.recipe](user), None
     if isinstance(recipe, BaselineRecipe):
         options = {"seed": cell.seed} if recipe.is_random else {}
         return make_estimator(recipe.kind, **options).fit(train, valid), None

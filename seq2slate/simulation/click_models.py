@@ -73,17 +73,14 @@ class ClickModel(Protocol):
     @property
     def eta(self) -> float:
         """The severity of position bias: position i is examined with probability 1/i^eta."""
-        ...
 
     @property
     def q(self) -> float | None:
         """The quantile of the pairwise distances up to which items are similar; None if clicks above do not matter."""
-        ...
 
     @property
     def relevant_from(self) -> float:
         """The lowest relevant grade: 2 for grades from 0 to 4, 1 for binary labels."""
-        ...
 
     @property
     def is_stochastic(self) -> bool:
@@ -98,30 +95,29 @@ class ClickModel(Protocol):
             near_clicked: s, whether the item is similar to one clicked above.
 
         """
-        ...
 
 
 _RANGES = {"eta": (0, np.inf), "q": (0, 1), "noise": (0, 1)}
 
 
-def _check_options(model: ClickModel) -> None:
-    for option, (low, high) in _RANGES.items():
-        value = getattr(model, option, None)
-        if value is not None and not low <= value <= high:
-            limits = f"at least {low}" if high == np.inf else f"between {low} and {high}"
-            raise UsageError(f"{option} must be {limits}, got {value:g}")
+class _CheckedOptions:
+    """A model whose options must be in their ranges."""
+
+    def __post_init__(self) -> None:
+        for option, (low, high) in _RANGES.items():
+            value = getattr(self, option, None)
+            if value is not None and not low <= value <= high:
+                limits = f"at least {low}" if high == np.inf else f"between {low} and {high}"
+                raise UsageError(f"{option} must be {limits}, got {value:g}")
 
 
 @dataclass(frozen=True)
-class CascadeModel(ClickModel):
+class CascadeModel(_CheckedOptions, ClickModel):
     """f = r: clicks every relevant item that is examined, and does not stop after a click."""
 
     eta: float = 1.0
     relevant_from: float = 2.0
     q: ClassVar[None] = None
-
-    def __post_init__(self) -> None:
-        _check_options(self)
 
     def click_probability(self, relevance: Doubles, near_clicked: BoolArray) -> Doubles:
         """Return r."""
@@ -129,15 +125,12 @@ class CascadeModel(ClickModel):
 
 
 @dataclass(frozen=True)
-class DiverseClicks(ClickModel):
+class DiverseClicks(_CheckedOptions, ClickModel):
     """f = r (1 − s): clicks a relevant item unless it is similar to one clicked above. The paper's *diverse-clicks*."""
 
     eta: float = 0.0
     q: float = 0.5
     relevant_from: float = 2.0
-
-    def __post_init__(self) -> None:
-        _check_options(self)
 
     def click_probability(self, relevance: Doubles, near_clicked: BoolArray) -> Doubles:
         """Return r (1 − s)."""
@@ -145,7 +138,7 @@ class DiverseClicks(ClickModel):
 
 
 @dataclass(frozen=True)
-class SimilarClicks(ClickModel):
+class SimilarClicks(_CheckedOptions, ClickModel):
     """f = r + (1 − r) s: clicks a relevant item, or one similar to an item clicked above. The paper's *similar-clicks*.
 
     The default eta is the paper's for Web30k; for Yahoo it is 0.1.
@@ -155,25 +148,19 @@ class SimilarClicks(ClickModel):
     q: float = 0.5
     relevant_from: float = 2.0
 
-    def __post_init__(self) -> None:
-        _check_options(self)
-
     def click_probability(self, relevance: Doubles, near_clicked: BoolArray) -> Doubles:
         """Return r + (1 − r) s."""
         return np.where(near_clicked, 1.0, relevance)
 
 
 @dataclass(frozen=True)
-class PositionBasedModel(ClickModel):
+class PositionBasedModel(_CheckedOptions, ClickModel):
     """f = r + (1 − r) noise: clicks a relevant item, and an irrelevant one with probability `noise`."""
 
     eta: float = 1.0
     noise: float = 0.1
     relevant_from: float = 2.0
     q: ClassVar[None] = None
-
-    def __post_init__(self) -> None:
-        _check_options(self)
 
     @property
     def is_stochastic(self) -> bool:

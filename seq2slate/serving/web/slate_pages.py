@@ -20,7 +20,7 @@ from seq2slate.errors import Seq2SlateError
 from seq2slate.html import Html, element
 from seq2slate.log.impression_log import ImpressionLog
 from seq2slate.serving.deployment import Deployment
-from seq2slate.serving.web.frame import Column, Page, card, data_table, facts, folded, frame, problem
+from seq2slate.serving.web.frame import Column, Page, card, data_table, facts, folded, frame, problem, soft
 from seq2slate.serving.web.svg import FIRST_ITEMS, drawn_items, drawn_steps, heatmap
 from seq2slate.serving.web.words import NOTHING, address, count, milliseconds, moment, parse_int, percent, plural
 
@@ -28,6 +28,7 @@ LATEST = 50
 """Slates of the list."""
 FIRST_ROWS = 30
 """Of a slate and of the base order; the rest is folded away."""
+_STEPS = "Probabilities of the model, step by step"
 _MOST_PROBABLE = 8
 _ROUNDING = 1e-3
 
@@ -37,18 +38,16 @@ def slates_page(store: ImpressionLog, deployment: Deployment, parameters: Mappin
     slates = store.recent(LATEST)
     lead = "Choose one to see what moved, and the probabilities of the model at every step."
     texts = ("time", "arm", "unit", "clicks", "fallback")
-    columns = [Column("slate"), *(Column(name, is_text=True) for name in texts)]
+    columns = [Column("slate"), *(Column(name, kind="text") for name in texts)]
     rows = [_slates_row(one) for one in slates]
-    none = element("p", "No slates yet.", class_="soft")
-    found = data_table(columns, rows, label="The latest slates") if rows else none
+    found = data_table(columns, rows, label="The latest slates") if rows else soft("No slates yet.")
     heading = f"The latest {plural(len(slates), 'slate')}" if slates else "Nothing was shown so far"
     parts = [element("h1", "Slates"), element("p", lead, class_="lead"), card(heading, found)]
     return Page(frame("Slates", parts, place="/slates"))
 
 
-def _slates_row(one: Impression) -> list[str]:
-    slate = one
-    clicks = element("span", count(len(one.clicks)), class_="badge clicked" if one.clicks else None)
+def _slates_row(slate: Impression) -> list[str]:
+    clicks = element("span", count(len(slate.clicks)), class_="badge clicked" if slate.clicks else None)
     return [
         element("a", element("code", slate.slate_id), href=f"/slates/{quote(slate.slate_id, safe='')}"),
         moment(slate.at),
@@ -132,29 +131,28 @@ def _temperature_note(slate: Impression, values: FloatArray, temperature: float)
     return f"The slate was sampled at another temperature than {temperature:g}, which these probabilities are for."
 
 
-_BASE = (Column("position"), Column("item", is_text=True), Column("in the slate", is_text=True))
-_SLATE = (Column("slot"), Column("item", is_text=True), Column("moved", is_text=True), Column("probability"))
-_INTERLEAVED = (*_SLATE, Column("placed by", is_text=True))
+_BASE = (Column("position"), Column("item", kind="text"), Column("in the slate", kind="text"))
+_SLATE = (Column("slot"), Column("item", kind="text"), Column("moved", kind="text"), Column("probability"))
+_INTERLEAVED = (*_SLATE, Column("placed by", kind="text"))
 
 
-def draw_slate(one: Impression, probabilities: StepProbabilities | str, step: int) -> Page:
+def draw_slate(slate: Impression, probabilities: StepProbabilities | str, step: int) -> Page:
     """Return the page of one slate.
 
     Args:
-        one: The slate and its clicks.
+        slate: The slate and its clicks.
         probabilities: Those of its steps, or a sentence on why they are not known.
         step: The step to show, from 0.
     """
-    slate = one
     columns = _SLATE if slate.draft is None else _INTERLEAVED
     parts = [
         element("p", element("a", "All slates", href="/slates")),
         element("h1", "Slate ", element("code", slate.slate_id)),
-        facts(_facts_of(one)),
+        facts(_facts_of(slate)),
         element(
             "div",
-            card("Base order", *_first_rows(_base_rows(one), _BASE, "Base order")),
-            card("Slate", *_first_rows(_slate_rows(one, probabilities), columns, "Slate")),
+            card("Base order", *_first_rows(_base_rows(slate), _BASE, "Base order")),
+            card("Slate", *_first_rows(_slate_rows(slate, probabilities), columns, "Slate")),
             class_="pair",
         ),
         _steps(slate, probabilities, step),
@@ -162,8 +160,7 @@ def draw_slate(one: Impression, probabilities: StepProbabilities | str, step: in
     return Page(frame(f"Slate {slate.slate_id}", parts, place="/slates"))
 
 
-def _facts_of(one: Impression) -> list[tuple[str, str]]:
-    slate = one
+def _facts_of(slate: Impression) -> list[tuple[str, str]]:
     model = element("span", "none, base order") if slate.model is None else element("code", slate.model)
     return [
         ("Shown", moment(slate.at)),
@@ -172,7 +169,7 @@ def _facts_of(one: Impression) -> list[tuple[str, str]]:
         ("Unit", slate.unit),
         ("Model", model),
         ("Fallback", _fallback_badge(slate.fallback)),
-        ("Clicks", count(len(one.clicks))),
+        ("Clicks", count(len(slate.clicks))),
         ("Latency", milliseconds(slate.latency_ms)),
     ]
 
@@ -180,7 +177,7 @@ def _facts_of(one: Impression) -> list[tuple[str, str]]:
 def _first_rows(rows: Sequence[Sequence[str]], columns: Sequence[Column], label: str) -> list[Html]:
     """Return the first rows, and the others folded away."""
     if not rows:
-        return [element("p", "Nothing was shown.", class_="soft")]
+        return [soft("Nothing was shown.")]
     first = data_table(columns, rows[:FIRST_ROWS], label=label, class_="plain")
     if len(rows) <= FIRST_ROWS:
         return [first]
@@ -188,9 +185,9 @@ def _first_rows(rows: Sequence[Sequence[str]], columns: Sequence[Column], label:
     return [first, folded(plural(len(rows) - FIRST_ROWS, "more row"), rest)]
 
 
-def _base_rows(one: Impression) -> list[list[str]]:
-    slots = {item: slot for slot, item in enumerate(one.shown)}
-    return [[count(item + 1), _item(one, item), _went(item, slots)] for item in range(len(one.items))]
+def _base_rows(slate: Impression) -> list[list[str]]:
+    slots = {item: slot for slot, item in enumerate(slate.shown)}
+    return [[count(item + 1), _item(slate, item), _went(item, slots)] for item in range(len(slate.items))]
 
 
 def _went(item: int, slots: Mapping[int, int]) -> Html:
@@ -199,10 +196,10 @@ def _went(item: int, slots: Mapping[int, int]) -> Html:
     return element("span", f"slot {count(slots[item] + 1)} ", move_badge(item, slots[item], len(slots)))
 
 
-def _slate_rows(one: Impression, probabilities: StepProbabilities | str) -> list[list[str]]:
-    slate, n_slots = one, len(one.shown)
+def _slate_rows(slate: Impression, probabilities: StepProbabilities | str) -> list[list[str]]:
+    n_slots = len(slate.shown)
     rows = [
-        [count(slot + 1), _item(one, item), move_badge(item, slot, n_slots), _probability(slate, slot, probabilities)]
+        [count(slot + 1), _item(slate, item), move_badge(item, slot, n_slots), _probability(slate, slot, probabilities)]
         for slot, item in enumerate(slate.shown)
     ]
     if slate.draft is None:
@@ -220,9 +217,9 @@ def _probability(slate: Impression, slot: int, probabilities: StepProbabilities 
     return percent(float(probabilities.values[slot, slate.shown[slot]]))
 
 
-def _item(one: Impression, item: int) -> Html:
-    badge = [" ", element("span", "clicked", class_="badge clicked")] if item in one.clicks else []
-    return element("span", one.items[item], *badge)
+def _item(slate: Impression, item: int) -> Html:
+    badge = [" ", element("span", "clicked", class_="badge clicked")] if item in slate.clicks else []
+    return element("span", slate.items[item], *badge)
 
 
 def move_badge(item: int, slot: int, n_slots: int) -> Html:
@@ -246,10 +243,8 @@ def move_badge(item: int, slot: int, n_slots: int) -> Html:
 
 
 def _steps(slate: Impression, probabilities: StepProbabilities | str, step: int) -> Html:
-    heading = element("h2", "Probabilities of the model, step by step")
     if isinstance(probabilities, str):
-        parts = [element("p", probabilities, class_="soft")]
-        return element("section", heading, *parts, class_="card", id="attention")
+        return card(_STEPS, soft(probabilities), anchor="attention")
     steps = drawn_steps(step, len(slate.shown))
     strongest = percent(float(probabilities.values[steps.start : steps.stop].max()))
     note = (
@@ -259,17 +254,14 @@ def _steps(slate: Impression, probabilities: StepProbabilities | str, step: int)
         note += f" Drawn are the first {FIRST_ITEMS} of {count(len(slate.items))} items and those that were placed."
     if len(steps) < len(slate.shown):
         note += f" Steps {count(steps.start + 1)} to {count(steps.stop)} of {count(len(slate.shown))}."
-    parts = [
+    figure = element("figure", heatmap(slate, probabilities.values, step))
+    return card(
+        _STEPS,
         _step_links(step, len(slate.shown)),
-        element(
-            "div",
-            element("figure", heatmap(slate, probabilities.values, step)),
-            _step(slate, probabilities.values[step], step),
-            class_="side",
-        ),
-        element("p", f"{note} {probabilities.note or ''}".rstrip(), class_="soft"),
-    ]
-    return element("section", heading, *parts, class_="card", id="attention")
+        element("div", figure, _step(slate, probabilities.values[step], step), class_="side"),
+        soft(f"{note} {probabilities.note or ''}".rstrip()),
+        anchor="attention",
+    )
 
 
 def _step_links(step: int, n_steps: int) -> Html:
