@@ -89,6 +89,12 @@ class Column:
     """Whether the heading is a name given by users, which may be long."""
 
 
+def model_name(name: str, fingerprint: str) -> Html:
+    """Return the name of a model's folder above its fingerprint."""
+    known = element("code", fingerprint, class_="number")
+    return element("span", name, element("small", known)) if name else known
+
+
 def data_table(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], *, label: str, class_: str = "stacked"
 ) -> Html:
@@ -214,7 +220,7 @@ tbody th {{ font-weight: 600; min-width: 3rem; }}
 td.text {{ min-width: 5rem; }}
 .wide tbody th {{ min-width: 9rem; }}
 .wide td.text {{ min-width: 8.5rem; }}
-td small, th small {{ display: block; color: var(--soft); font-weight: 400; font-size: .85em; }}
+td small, th small, dd small {{ display: block; color: var(--soft); font-weight: 400; font-size: .85em; }}
 .plain td:nth-child(2) {{ width: 45%; }}
 .number {{ white-space: nowrap; overflow-wrap: normal; }}
 .good {{ color: var(--good); font-weight: 600; }}
