@@ -64,18 +64,19 @@ def _numbers(request: SlateRequest, transform: FeatureTransform | None) -> Itera
     """Yield infinite numbers, and then those that are missing, which some models can read."""
     context = request.context or {}
     read = () if transform is None else transform.context.names
-    for is_bad, what in ((_is_infinite, "infinite or beyond float32"), (_is_missing, "missing or NaN")):
+    for problem_of in (_infinite, _missing):
         for item, row in zip(request.ids, request.rows, strict=True):
             for column, value in enumerate(row or ()):
-                if is_bad(value):
-                    yield _bad_feature(column, item, what, transform)
+                if problem := problem_of(value):
+                    yield _bad_feature(column, item, problem, transform)
         for name, number in context.items():
-            if not isinstance(number, str) and is_bad(number) and (number is not None or name in read):
-                yield BadFeatures(f"context column {_quoted(name)} is {what}", name if name in read else OTHER)
+            problem = None if isinstance(number, str) else problem_of(number)
+            if problem and (number is not None or name in read):
+                yield BadFeatures(f"context column {_quoted(name)} is {problem}", name if name in read else OTHER)
 
 
-def _bad_feature(column: int, item: str, what: str, transform: FeatureTransform | None) -> BadFeatures:
-    where = f"of item {_quoted(item)} is {what}"
+def _bad_feature(column: int, item: str, problem: str, transform: FeatureTransform | None) -> BadFeatures:
+    where = f"of item {_quoted(item)} is {problem}"
     if transform is None or column >= len(transform.dense.names):
         return BadFeatures(f"feature number {column + 1} {where}")
     name = transform.dense.names[column]
@@ -100,12 +101,14 @@ def _columns(request: SlateRequest, transform: FeatureTransform | None) -> Itera
             yield BadFeatures(f"context column {_quoted(name)} is a number, the model reads text", name)
 
 
-def _is_infinite(value: float | None) -> bool:
-    return value is not None and (isinf(value) or abs(value) > _LARGEST)
+def _infinite(value: float | None) -> str | None:
+    if value is None or not abs(value) > _LARGEST:
+        return None
+    return "infinite" if isinf(value) else "beyond float32"
 
 
-def _is_missing(value: float | None) -> bool:
-    return value is None or isnan(value)
+def _missing(value: float | None) -> str | None:
+    return "missing" if value is None else "NaN" if isnan(value) else None
 
 
 def _reads(names: Sequence[str]) -> str:
