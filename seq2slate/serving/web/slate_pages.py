@@ -68,10 +68,11 @@ def _fallback_badge(slate: Impression) -> Html:
     return element("span", badge, element("small", slate.fallback_detail)) if slate.fallback_detail else badge
 
 
-def _titled(slate: Impression, item: int) -> Html:
-    """Return the id of an item, and its title if it has one."""
+def _titled(slate: Impression, item: int, *badges: Html) -> Html:
+    """Return the id of an item with badges, and its title if it has one."""
     title = slate.titles[item] if slate.titles is not None else None
-    return element("span", slate.items[item], *([element("small", title)] if title else []))
+    beside = [text for badge in badges for text in (" ", badge)]
+    return element("span", slate.items[item], *beside, *([element("small", title)] if title else []))
 
 
 # One slate
@@ -236,8 +237,7 @@ def _probability(slate: Impression, slot: int, probabilities: StepProbabilities 
 
 
 def _item(one: Impression, item: int) -> Html:
-    badge = [" ", element("span", "clicked", class_="badge clicked")] if item in one.clicks else []
-    return element("span", _titled(one, item), *badge)
+    return _titled(one, item, *([element("span", "clicked", class_="badge clicked")] if item in one.clicks else []))
 
 
 def move_badge(item: int, slot: int, n_slots: int) -> Html:
@@ -324,9 +324,9 @@ def _step(slate: Impression, values: FloatArray, step: int) -> Html:
 
 
 def _candidate(slate: Impression, item: int, chosen: int) -> Html:
-    name = _titled(slate, item)
-    placed = element("span", "placed", class_="badge new")
-    return element("strong", name, " ", placed) if item == chosen else element("span", name)
+    if item != chosen:
+        return _titled(slate, item)
+    return element("strong", _titled(slate, item, element("span", "placed", class_="badge new")))
 
 
 def _bar(share: float) -> Html:
