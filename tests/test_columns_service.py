@@ -20,6 +20,7 @@ from seq2slate.serving.traffic import send_traffic
 from seq2slate.simulation.click_models import click_model
 from tests.reference_network import randomise
 from tests.services import Service
+from tests.test_cli import seq2slate
 
 N_LISTS, N_ITEMS = 40, 7
 ARMS = ("ids", "brands", "lists", "control")
@@ -182,7 +183,14 @@ def test_every_backend_reads_lists_without_features(site: Site, arm: str, backen
     np.testing.assert_array_equal(runtime.rank(lists.batch()), expected)
     np.testing.assert_array_equal(runtime.rank(lists_of(6, **({} if arm == "ids" else COLUMNS[arm])).batch()), expected)
     for one, slate in zip(lists[:3], expected[:3], strict=True):
-        body = as_columns(one)
-        body.get("categorical", {}).pop("item_id", None)
-        columns = {"categorical": body.get("categorical"), "context": body.get("context")}
-        np.testing.assert_array_equal(runtime.slate(one.features, ids=body["item_ids"], **columns)[0], slate)
+        columns = as_columns(one)
+        categorical = {name: values for name, values in columns.get("categorical", {}).items() if name != "item_id"}
+        placed, _ = runtime.slate(
+            one.features, ids=columns["item_ids"], categorical=categorical, context=columns.get("context")
+        )
+        np.testing.assert_array_equal(placed, slate)
+
+
+def test_a_model_without_features_is_exported(site: Site) -> None:
+    told = seq2slate("export", site.folder / "model-brands").out
+    assert "slates equal on 1,000 random lists" in " ".join(told.split())

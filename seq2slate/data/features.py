@@ -12,7 +12,8 @@ covers the columns of items and those of whole lists (context).
   of vocabulary: missing, unseen, or fewer than `min_count` times in training, so that its embedding is learned from
   rare values and holds for them. A column without a single frequent value stays, with code 0 everywhere.
 
-Columns that were not there in training are ignored; one that was there and is missing now is an error.
+Columns that were not there in training are ignored; one that was there and is missing now is an error, but for the
+categorical column `item_id`, which is made from the ids of the items.
 """
 
 from __future__ import annotations
@@ -188,7 +189,8 @@ class FeatureTransform:
         Args:
             lists: The training lists.
             scaling: Of all numeric columns.
-            categorical: The categorical columns of items to use; all but `NOT_CATEGORIES` if not given.
+            categorical: The categorical columns of items to use; all but `NOT_CATEGORIES` if not given. `item_id` are
+                the ids of the items, also if there is no such column.
             context: The columns of lists to use; all if not given.
             min_count: Values with fewer occurrences are out of vocabulary.
 
@@ -198,7 +200,9 @@ class FeatureTransform:
         if min_count < 1:
             raise UsageError(f"min_count must be at least 1, got {min_count}")
         default = [name for name in lists.categorical if name not in NOT_CATEGORIES]
-        of_items = _chosen(lists.categorical, default if categorical is None else categorical, "categorical")
+        named = default if categorical is None else categorical
+        ids = {ITEM_ID: lists.item_ids} if ITEM_ID in named else {}
+        of_items = _chosen({**ids, **lists.categorical}, named, "categorical")
         of_lists = _chosen(lists.context, list(lists.context) if context is None else context, "context")
         numbers = {name: column for name, column in of_lists.items() if isinstance(column, np.ndarray)}
         texts = {name: column for name, column in of_lists.items() if name not in numbers}
