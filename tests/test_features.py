@@ -322,3 +322,15 @@ def test_what_cannot_be_fitted_is_refused() -> None:
         FeatureTransform.fit(mixed_lists(), categorical=["town"])
     with pytest.raises(DataError, match="list '1', item 0: 'price' is nan"):
         FeatureTransform.fit(changed(features=np.full((4, 3), np.nan)))
+
+
+def test_item_ids_are_a_category_where_the_column_is_not_there() -> None:
+    ids = ["a", "b", "b", "a", "c"]
+    with_column = ItemLists(np.zeros((5, 0)), [0, 2, 5], item_ids=ids, categorical={"item_id": ids})
+    without = ItemLists(np.zeros((5, 0)), [0, 2, 5], item_ids=ids)
+    for transform in (FeatureTransform.fit(with_column), FeatureTransform.fit(without, categorical=["item_id"])):
+        for lists in (with_column, without):
+            assert transform.apply(lists).categorical["item_id"].tolist() == [1, 2, 2, 1, 0]
+            assert transform.out_of_vocabulary_share(lists) == {"item_id": 0.2}
+        transform.check_columns([], {})
+    assert not FeatureTransform.fit(without).categorical

@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from seq2slate.data.files import read
 from seq2slate.data.impressions import Draft, Impression, ItemColumns
 from seq2slate.errors import DataError, UsageError
-from seq2slate.experiments.counts import ArmCounts, DraftCounts, PositionCounts
+from seq2slate.experiments.counts import ArmCounts, Definition, DraftCounts, PositionCounts
 from seq2slate.log import schema, writer
 from seq2slate.log import sqlite as sqlite_log
 from seq2slate.log.backend import BadRowError, ConflictError, LogBusyError, LogError
@@ -85,6 +85,8 @@ FULL = Impression(
     model="f00d",
     log_propensities=[-0.5, -1.25],
     fallback="late",
+    fallback_detail="feature 'price' of item 'ç' is infinite",
+    titles=["A <b>lamp</b>", None, "Ç 🦉", ""],
 )
 SMALL = Impression("s-2", 1700000001.0, "u", "autumn", "base", [], [], np.ones((0, 0), np.float32), 1.0)
 
@@ -679,7 +681,7 @@ def test_a_log_of_a_newer_version_is_refused(url: str) -> None:
     with patch.object(schema, "MIGRATIONS", (*schema.MIGRATIONS, ("CREATE TABLE later (number INTEGER)",))):
         open_log(url).close()
         open_log(url).close()
-    with pytest.raises(DataError, match=r"newer version of seq2slate \(step 3 .* knows 2\); upgrade"):
+    with pytest.raises(DataError, match=r"newer version of seq2slate \(step 4 .* knows 3\); upgrade"):
         open_log(url)
 
 
@@ -709,6 +711,7 @@ def test_rows_of_the_version_before_are_read(url: str) -> None:
         f"""'f00d+base', '["a","b"]', '[1,0]', '[-0.5,0.0]', '{key}', {features}, '[["x",null]]', '{{"hour":13}}', """
         """NULL, 0.75, '["old","new","ba"]')""",
         "INSERT INTO clicks (slate_id, item, at) VALUES ('s-1', 1, 61.25)",
+        """INSERT INTO definitions (experiment, control, weights) VALUES ('autumn', 'old', '{"old": 1, "new": 2}')""",
     )
     with patch.object(schema, "MIGRATIONS", (*schema.MIGRATIONS[:1], (*schema.MIGRATIONS[1], *rows))):
         open_log(url).close()
@@ -734,6 +737,7 @@ def test_rows_of_the_version_before_are_read(url: str) -> None:
         )
         assert found is not None
         assert values(found) == values(expected)
+        assert log.definition("autumn") == Definition("autumn", "old", {"old": 1, "new": 2}, models={})
         log.add_impression(replace(expected, slate_id="s-2", clicks={})).result()
         assert log.column_sets(ImpressionFilter()) == [(ItemColumns(("price",), ("brand",)), 60.5, 60.5)]
 

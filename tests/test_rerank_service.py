@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import UNSET, UnsetType
 
 from seq2slate.config import NetworkConfig
 from seq2slate.data.lists import ItemLists
@@ -49,18 +50,20 @@ def with_columns() -> Deployment:
 
 
 @pytest.mark.parametrize(
-    ("change", "fails"),
+    ("change", "detail"),
     [
-        ({}, False),
-        ({"categorical": {}}, True),
-        ({"context": {}}, True),
-        ({"context": {"hour": "nine"}}, True),
-        ({"context": {"hour": None}}, True),
-        ({"context": {"hour": 9.0, "day": "Monday"}, "categorical": {"brand": ["x", None], "size": ["s", "m"]}}, False),
-        ({"features": [[1.0, 2.0], [3.0]]}, True),
+        ({}, UNSET),
+        ({"categorical": {}}, "categorical column 'brand' is missing"),
+        ({"context": {}}, "context column 'hour' is missing"),
+        ({"context": {"hour": "nine"}}, "context column 'hour' is text, the model reads a number"),
+        ({"context": {"hour": None}}, "context column 'hour' is missing"),
+        ({"context": {"hour": 1e400}}, "context column 'hour' is infinite"),
+        ({"context": {"hour": 9.0, "day": -1e400}}, "context column 'day' is infinite"),
+        ({"context": {"hour": 9.0, "day": "Monday"}, "categorical": {"brand": ["x", None], "size": ["s", "m"]}}, UNSET),
+        ({"features": [[1.0, 2.0], [3.0]]}, "item 'b' has 1 column of features, the model reads 2: 'f1', 'f2'"),
     ],
 )
-def test_all_arms_fall_back_alike(tmp_path: Path, change: dict[str, Any], fails: bool) -> None:
+def test_all_arms_fall_back_alike(tmp_path: Path, change: dict[str, Any], detail: str | UnsetType) -> None:
     service = reranker(tmp_path, with_columns, deadline_ms=60_000, log_deadline_ms=60_000)
     good = {"features": [[1.0, 2.0], [3.0, 4.0]], "categorical": {"brand": ["x", "z"]}, "context": {"hour": 9.0}}
     units = {service.deployment.experiment.assign(f"u{n}").name: f"u{n}" for n in range(20)}
@@ -68,10 +71,42 @@ def test_all_arms_fall_back_alike(tmp_path: Path, change: dict[str, Any], fails:
     async def ask() -> None:
         for arm, unit in units.items():
             answer = await rerank(service, unit=unit, item_ids=["a", "b"], **{**good, **change})
-            assert (answer.arm, answer.fallback) == (arm, fails)
+            assert (answer.arm, answer.fallback, answer.detail) == (arm, detail is not UNSET, detail)
 
     asyncio.run(ask())
     assert set(units) == {"control", "treated"}
+    service.close()
+
+
+def test_without_a_model_columns_are_logged_with_and_without_features(tmp_path: Path) -> None:
+    """The log of the base order is what the first model is trained on."""
+    service = reranker(tmp_path, lambda: Deployment(Experiment("e", (Arm("base", model="base"),)), {}))
+    columns = {"categorical": {"brand": ["x", None]}, "context": {"hour": 9.0}}
+
+    async def ask(**body: Any) -> RerankResponse:
+        return await rerank(service, unit="u", item_ids=["a", "b"], **body)
+
+    for more, n_features in (({}, 0), ({"features": [[1.0, 2.0], [3.0, 4.0]]}, 2)):
+        answer = asyncio.run(ask(**columns, **more))
+        assert not answer.fallback
+        logged = service.store.get(str(answer.slate_id))
+        assert logged is not None
+        assert logged.features.shape == (2, n_features)
+        assert (logged.categorical, logged.context) == (columns["categorical"], columns["context"])
+    bad = [
+        ([[1.0, 2.0], [3.0]], "item 'b' has 1 column of features, another 2"),
+        ([[1.0, 2.0], None], "features of item 'b' are missing"),
+        ([[1.0, 2.0], [3.0, None]], "feature number 2 of item 'b' is missing"),
+    ]
+    for features, detail in bad:
+        assert asyncio.run(ask(features=features)).detail == detail
+    service.close()
+
+
+def test_long_names_are_cut_in_what_is_said(tmp_path: Path) -> None:
+    service = reranker(tmp_path, with_columns)
+    answer = asyncio.run(rerank(service, unit="u", item_ids=["a" * 500, "b"], features=[[1.0, None], [3.0, 4.0]]))
+    assert answer.detail == f"feature 'f2' of item '{'a' * 80}…' is missing"
     service.close()
 
 

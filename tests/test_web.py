@@ -204,7 +204,7 @@ def test_the_served_experiment_with_its_models_and_a_refresh(site: Site) -> None
     assert '<meta http-equiv="refresh" content="10">' in response.text
     assert 'http-equiv="refresh"' not in site.get("/").text
     page = text_of(response.text)
-    assert f"treated {logged.model}" in page
+    assert f"treated model {logged.model}" in page
     assert "control base order" in page
     assert "100% of the slates of broken fell back to the base order." in page
     assert "Stop refreshing" in page
@@ -585,8 +585,8 @@ def test_an_experiment_of_shared_slates_says_who_is_preferred(deployment: Deploy
         page = text_of(experiment_page(store, shared, {}).text)
         slate = text_of(slate_page(store, shared, {"slate_id": "s7"}).text)
     assert "new is preferred to old: it gets 80% of the clicks on interleaved slates (always-valid p < 0.0001)." in page
-    assert f"base order and {models['new'].fingerprint}" in page
-    assert "old and new 200 200 50 and 200 +60%" in page
+    assert f"base order and model {models['new'].fingerprint}" in page
+    assert "old (base order) and new (model) 200 200 50 and 200 +60%" in page
     assert "Two arms filled this slate in turns" in slate
 
 

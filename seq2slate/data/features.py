@@ -12,7 +12,8 @@ covers the columns of items and those of whole lists (context).
   of vocabulary: missing, unseen, or fewer than `min_count` times in training, so that its embedding is learned from
   rare values and holds for them. A column without a single frequent value stays, with code 0 everywhere.
 
-Columns that were not there in training are ignored; one that was there and is missing now is an error.
+Columns that were not there in training are ignored; one that was there and is missing now is an error, but for the
+categorical column `item_id`, which is made from the ids of the items.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,7 @@ from seq2slate.errors import DataError, UsageError
 Codes: TypeAlias = npt.NDArray[np.int32]
 Scaling: TypeAlias = Literal["signed-log", "standardise", "none"]
 """How numeric columns are scaled: standardised after a signed logarithm, standardised, or not at all."""
+Column = TypeVar("Column")
 Locate: TypeAlias = Callable[[int], str]
 """Names a row in an error message."""
 
@@ -46,6 +48,8 @@ CLIP = 10.0
 """Scaled values are clipped to so many standard deviations: a bounded effect of a broken value in serving."""
 TRANSFORM_FORMAT = 1
 """The version of the saved JSON; a newer one is refused."""
+ITEM_ID = "item_id"
+"""A categorical column of this name holds the ids of the items; where it is missing, it is made from them."""
 NOT_CATEGORIES = (COMMENT,)
 """Columns that are not used unless they are named: the comment at the end of a LETOR line is no category."""
 
@@ -185,7 +189,8 @@ class FeatureTransform:
         Args:
             lists: The training lists.
             scaling: Of all numeric columns.
-            categorical: The categorical columns of items to use; all but `NOT_CATEGORIES` if not given.
+            categorical: The categorical columns of items to use; all but `NOT_CATEGORIES` if not given. `item_id` are
+                the ids of the items, also if there is no such column.
             context: The columns of lists to use; all if not given.
             min_count: Values with fewer occurrences are out of vocabulary.
 
@@ -195,7 +200,9 @@ class FeatureTransform:
         if min_count < 1:
             raise UsageError(f"min_count must be at least 1, got {min_count}")
         default = [name for name in lists.categorical if name not in NOT_CATEGORIES]
-        of_items = _chosen(lists.categorical, default if categorical is None else categorical, "categorical")
+        named = default if categorical is None else categorical
+        ids = {ITEM_ID: lists.item_ids} if ITEM_ID in named else {}
+        of_items = _chosen({**ids, **lists.categorical}, named, "categorical")
         of_lists = _chosen(lists.context, list(lists.context) if context is None else context, "context")
         numbers = {name: column for name, column in of_lists.items() if isinstance(column, np.ndarray)}
         texts = {name: column for name, column in of_lists.items() if name not in numbers}
@@ -209,7 +216,8 @@ class FeatureTransform:
     def apply(self, lists: ItemLists) -> EncodedLists:
         """Return the model's inputs of these lists, after checking that they have the columns of the training lists."""
         self._check_feature_names(lists.feature_names)
-        return self._encode(lists.features, lists.categorical, lists.context, len(lists), lists.describe_item)
+        categorical = self.with_item_ids(lists.categorical, lists.item_ids)
+        return self._encode(lists.features, categorical, lists.context, len(lists), lists.describe_item)
 
     def apply_arrays(
         self,
@@ -237,6 +245,12 @@ class FeatureTransform:
         """Whether the numeric columns of the items are the only inputs."""
         return not (self.categorical or self.context.names or self.context_categorical)
 
+    def with_item_ids(self, categorical: Mapping[str, Column], ids: Column) -> Mapping[str, Column]:
+        """Return categorical columns with the ids as `item_id`, if the model reads this column and it is not there."""
+        return (
+            {**categorical, ITEM_ID: ids} if ITEM_ID in self.categorical and ITEM_ID not in categorical else categorical
+        )
+
     def as_rows(self, features: npt.ArrayLike) -> FloatArray:
         """Return the features (n, F) of one list as float32, not yet scaled."""
         names = self.dense.names
@@ -253,7 +267,7 @@ class FeatureTransform:
 
     def check_columns(self, categorical: Collection[str], context: Mapping[str, object]) -> None:
         """Raise a DataError if a column that the model reads is missing, or text where it was numeric."""
-        _chosen(dict.fromkeys(categorical), self.categorical, "categorical")
+        _chosen(self.with_item_ids(dict.fromkeys(categorical), None), self.categorical, "categorical")
         of_list = {name: _as_context(name, value) for name, value in context.items()}
         _chosen(of_list, [*self.context.names, *self.context_categorical], "context")
         self._check_context(of_list)
@@ -264,7 +278,8 @@ class FeatureTransform:
         The columns of items come first, then those of lists, as "context <name>". Without values the share is 0.
         """
         self._check_context(lists.context)
-        columns = _codes(self.categorical, lists.categorical, "categorical") | {
+        of_items = self.with_item_ids(lists.categorical, lists.item_ids)
+        columns = _codes(self.categorical, of_items, "categorical") | {
             f"context {name}": codes
             for name, codes in _codes(self.context_categorical, lists.context, "context").items()
         }

@@ -114,8 +114,12 @@ class Impression:
     """(K,) log-probability of the choice for each slot given the slots above it; None if every choice was certain."""
     fallback: str | None = None
     """Why the base order was shown instead of the model's; None if it was not."""
+    fallback_detail: str | None = None
+    """With BAD_FEATURES: the column and the item."""
     draft: Draft | None = None
     """Who placed what, if two arms were interleaved."""
+    titles: Sequence[str | None] | None = None
+    """(N,) what people call the items, shown on the pages and never a feature; None if there are none."""
     clicks: Mapping[int, float] = field(default_factory=dict)
     """From the index of an item to the time of its first click, in seconds since 1970."""
 
@@ -132,6 +136,8 @@ class Impression:
             raise self._error("every feature must be finite")
         if len(set(self.items)) < len(self.items):
             raise self._error("an item occurs twice among the candidates")
+        if self.titles is not None and len(self.titles) != len(self.items):
+            raise self._error(f"{len(self.titles)} titles for {len(self.items)} items")
         for name, values in self.categorical.items():
             if len(values) != len(self.items):
                 raise self._error(f"column {name} has {len(values)} values for {len(self.items)} items")
@@ -253,6 +259,8 @@ def _typed(name: str, values: Any) -> Any:
 
 def lists_from_impressions(impressions: Sequence[Impression], context: Mapping[str, type] | None = None) -> ItemLists:
     """Return impressions as lists: candidates in base order, clicks as labels, the rest in `ItemLists.impressions`.
+
+    Titles and the details of fallbacks, which are for people, are left out.
 
     A label is 1 for an item that was clicked and 0 for every other, also for those that were not shown.
 

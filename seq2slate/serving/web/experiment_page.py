@@ -12,12 +12,23 @@ from dataclasses import dataclass, replace
 from seq2slate.data.impressions import is_storable
 from seq2slate.experiments.analysis import Analysis, ArmResult, analyse
 from seq2slate.experiments.assignment import INTERLEAVED, USUAL_CONTROLS
-from seq2slate.experiments.counts import ArmCounts, Counts, Definition, MinuteCounts
+from seq2slate.experiments.counts import ArmCounts, Counts, MinuteCounts
 from seq2slate.html import Html, element
 from seq2slate.log.impression_log import ImpressionLog
-from seq2slate.serving.deployment import Deployment
+from seq2slate.serving.deployment import Deployment, ServedModel
 from seq2slate.serving.web import charts
-from seq2slate.serving.web.frame import Column, Page, card, data_table, facts, frame, navigation, problem, soft
+from seq2slate.serving.web.frame import (
+    Column,
+    Page,
+    card,
+    data_table,
+    facts,
+    frame,
+    model_name,
+    navigation,
+    problem,
+    soft,
+)
 from seq2slate.serving.web.svg import arm_key
 from seq2slate.serving.web.words import (
     NOTHING,
@@ -81,8 +92,8 @@ class Overview:
     minutes: Sequence[MinuteCounts]
     latencies: Mapping[str, Sequence[float]]
     """Milliseconds by arm."""
-    models: Mapping[str, Sequence[str | None]]
-    """The fingerprints that each arm serves now, None for the base order; arms that are not served are missing."""
+    models: Mapping[str, Sequence[ServedModel | None]]
+    """The models that each arm serves now, None for the base order; arms that are not served are missing."""
     made_at: float
 
 
@@ -110,12 +121,11 @@ def read_overview(store: ImpressionLog, deployment: Deployment, name: str | None
     )
 
 
-def _models(deployment: Deployment) -> dict[str, list[str | None]]:
+def _models(deployment: Deployment) -> dict[str, list[ServedModel | None]]:
     found = {arm.name: deployment.models.get(arm.name) for arm in deployment.experiment.arms}
-    fingerprints = {arm: None if model is None else model.fingerprint for arm, model in found.items()}
     if deployment.experiment.kind == "interleaving":
-        return {INTERLEAVED: list(fingerprints.values())}
-    return {arm: [fingerprint] for arm, fingerprint in fingerprints.items()}
+        return {INTERLEAVED: list(found.values())}
+    return {arm: [model] for arm, model in found.items()}
 
 
 def _analyse(store: ImpressionLog, deployment: Deployment, name: str | None) -> tuple[Counts, Analysis] | None:
@@ -129,12 +139,12 @@ def _analyse(store: ImpressionLog, deployment: Deployment, name: str | None) -> 
         return None
     counts = store.counts(name)
     is_served = name == served.name
-    definition = Definition(name, served.control, served.weights) if is_served else store.definition(name)
+    definition = deployment.definition if is_served else store.definition(name)
     if definition is not None:
         arms = dict.fromkeys(definition.weights, _NO_COUNTS) | dict(counts.arms)
         counts = replace(counts, arms=dict(sorted(arms.items())))
         weights = definition.weights if set(arms) <= set(definition.weights) else None
-        return counts, analyse(counts, control=definition.control, weights=weights)
+        return counts, analyse(counts, control=definition.control, weights=weights, models=definition.models)
     if not counts.arms:
         return None
     has_usual = any(arm in counts.arms for arm in USUAL_CONTROLS)
@@ -240,9 +250,11 @@ def _against_control(analysis: Analysis, arm: ArmResult) -> list[str]:
 
 def _model(overview: Overview, arm: str) -> Html:
     if arm not in overview.models:
-        return element("span", "not served now")
+        known = overview.analysis.model_name(arm)
+        not_now = "not served now"
+        return element("span", not_now) if known is None else element("span", known, element("small", not_now))
     first, *others = [
-        element("span", "base order") if one is None else element("code", one, class_="number")
+        element("span", "base order") if one is None else model_name(one.name, one.fingerprint)
         for one in overview.models[arm]
     ]
     return element("span", first, *(element("span", " and ", other) for other in others))
@@ -269,7 +281,7 @@ def _preferences(analysis: Analysis) -> list[Html]:
     columns = [Column(name) for name in (*names, "fixed-horizon interval", "always-valid interval", "p")]
     rows = [
         [
-            f"{one.a} and {one.b}",
+            f"{analysis.label(one.a)} and {analysis.label(one.b)}",
             count(one.impressions),
             count(one.units),
             f"{count(one.a_clicks)} and {count(one.b_clicks)}",

@@ -101,6 +101,12 @@ class Column:
     """Text, numbers under a name given by users, which may be long, or numbers under a heading of ours (None)."""
 
 
+def model_name(name: str, fingerprint: str) -> Html:
+    """Return the name of a model's folder above its fingerprint."""
+    known = element("code", fingerprint, class_="number")
+    return element("span", name, element("small", known)) if name else known
+
+
 def data_table(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], *, label: str, class_: str = "stacked"
 ) -> Html:

@@ -20,7 +20,7 @@ from seq2slate.errors import Seq2SlateError
 from seq2slate.html import Html, element
 from seq2slate.log.impression_log import ImpressionLog
 from seq2slate.serving.deployment import Deployment
-from seq2slate.serving.web.frame import Column, Page, card, data_table, facts, folded, frame, problem, soft
+from seq2slate.serving.web.frame import Column, Page, card, data_table, facts, folded, frame, model_name, problem, soft
 from seq2slate.serving.web.svg import FIRST_ITEMS, drawn_items, drawn_steps, heatmap
 from seq2slate.serving.web.words import NOTHING, address, count, milliseconds, moment, parse_int, percent, plural
 
@@ -37,7 +37,7 @@ def slates_page(store: ImpressionLog, deployment: Deployment, parameters: Mappin
     """Return the page of the latest slates."""
     slates = store.recent(LATEST)
     lead = "Choose one to see what moved, and the probabilities of the model at every step."
-    texts = ("time", "arm", "unit", "clicks", "fallback")
+    texts = ("time", "arm", "unit", "top item", "clicks", "fallback")
     columns = [Column("slate"), *(Column(name, kind="text") for name in texts)]
     rows = [_slates_row(one) for one in slates]
     found = data_table(columns, rows, label="The latest slates") if rows else soft("No slates yet.")
@@ -53,13 +53,25 @@ def _slates_row(slate: Impression) -> list[str]:
         moment(slate.at),
         element("span", slate.arm, element("small", f"of {slate.experiment}")),
         slate.unit,
+        _titled(slate, slate.shown[0]) if slate.shown else NOTHING,
         element("span", clicks, f" on {plural(len(slate.shown), 'item')}"),
-        _fallback_badge(slate.fallback),
+        _fallback_badge(slate),
     ]
 
 
-def _fallback_badge(fallback: str | None) -> Html:
-    return element("span", fallback, class_="badge fallback") if fallback else element("span", "no")
+def _fallback_badge(slate: Impression) -> Html:
+    """Say why the slate fell back, if it did."""
+    if slate.fallback is None:
+        return element("span", "no")
+    badge = element("span", slate.fallback, class_="badge fallback")
+    return element("span", badge, element("small", slate.fallback_detail)) if slate.fallback_detail else badge
+
+
+def _titled(slate: Impression, item: int, *badges: Html) -> Html:
+    """Return the id of an item with badges, and its title if it has one."""
+    title = slate.titles[item] if slate.titles is not None else None
+    beside = [text for badge in badges for text in (" ", badge)]
+    return element("span", slate.items[item], *beside, *([element("small", title)] if title else []))
 
 
 # One slate
@@ -73,7 +85,8 @@ def slate_page(store: ImpressionLog, deployment: Deployment, parameters: Mapping
         return problem(404, "No such slate", "The log has no slate of this id; old ones may have been deleted.")
     step = (parse_int(parameters.get("step")) or 1) - 1
     step = max(0, min(step, len(found.shown) - 1))
-    return draw_slate(found, step_probabilities(deployment, found), step)
+    model = next((one.name for one in deployment.models.values() if one.fingerprint == found.model), "")
+    return draw_slate(found, step_probabilities(deployment, found), step, model)
 
 
 @dataclass(frozen=True)
@@ -89,7 +102,8 @@ class StepProbabilities:
 def step_probabilities(deployment: Deployment, slate: Impression) -> StepProbabilities | str:
     """Return the probabilities of the steps of a slate, or a sentence on why they are not known."""
     if slate.fallback is not None:
-        return f"The slate fell back to the base order ({slate.fallback}): no model chose its items."
+        why = f"{slate.fallback}: {slate.fallback_detail}" if slate.fallback_detail else slate.fallback
+        return f"The slate fell back to the base order ({why}): no model chose its items."
     if slate.draft is not None:
         return "Two arms filled this slate in turns (interleaving): no single model chose its items."
     if slate.model is None:
@@ -104,6 +118,7 @@ def step_probabilities(deployment: Deployment, slate: Impression) -> StepProbabi
         found = model.runtime.step_probabilities(
             slate.features,
             slate.shown,
+            ids=slate.items,
             categorical=slate.categorical,
             context=slate.context,
             temperature=temperature,
@@ -136,19 +151,20 @@ _SLATE = (Column("slot"), Column("item", kind="text"), Column("moved", kind="tex
 _INTERLEAVED = (*_SLATE, Column("placed by", kind="text"))
 
 
-def draw_slate(slate: Impression, probabilities: StepProbabilities | str, step: int) -> Page:
+def draw_slate(slate: Impression, probabilities: StepProbabilities | str, step: int, model: str = "") -> Page:
     """Return the page of one slate.
 
     Args:
         slate: The slate and its clicks.
         probabilities: Those of its steps, or a sentence on why they are not known.
         step: The step to show, from 0.
+        model: The name of the folder of its model, if that is known.
     """
     columns = _SLATE if slate.draft is None else _INTERLEAVED
     parts = [
         element("p", element("a", "All slates", href="/slates")),
         element("h1", "Slate ", element("code", slate.slate_id)),
-        facts(_facts_of(slate)),
+        facts(_facts_of(slate, model)),
         element(
             "div",
             card("Base order", *_first_rows(_base_rows(slate), _BASE, "Base order")),
@@ -160,15 +176,15 @@ def draw_slate(slate: Impression, probabilities: StepProbabilities | str, step: 
     return Page(frame(f"Slate {slate.slate_id}", parts, place="/slates"))
 
 
-def _facts_of(slate: Impression) -> list[tuple[str, str]]:
-    model = element("span", "none, base order") if slate.model is None else element("code", slate.model)
+def _facts_of(slate: Impression, name: str) -> list[tuple[str, str]]:
+    model = element("span", "none, base order") if slate.model is None else model_name(name, slate.model)
     return [
         ("Shown", moment(slate.at)),
         ("Experiment", element("a", slate.experiment, href=address("/", experiment=slate.experiment))),
         ("Arm", slate.arm),
         ("Unit", slate.unit),
         ("Model", model),
-        ("Fallback", _fallback_badge(slate.fallback)),
+        ("Fallback", _fallback_badge(slate)),
         ("Clicks", count(len(slate.clicks))),
         ("Latency", milliseconds(slate.latency_ms)),
     ]
@@ -218,8 +234,8 @@ def _probability(slate: Impression, slot: int, probabilities: StepProbabilities 
 
 
 def _item(slate: Impression, item: int) -> Html:
-    badge = [" ", element("span", "clicked", class_="badge clicked")] if item in slate.clicks else []
-    return element("span", slate.items[item], *badge)
+    badges = [element("span", "clicked", class_="badge clicked")] if item in slate.clicks else []
+    return _titled(slate, item, *badges)
 
 
 def move_badge(item: int, slot: int, n_slots: int) -> Html:
@@ -301,9 +317,9 @@ def _step(slate: Impression, values: FloatArray, step: int) -> Html:
 
 
 def _candidate(slate: Impression, item: int, chosen: int) -> Html:
-    name = slate.items[item]
-    placed = element("span", "placed", class_="badge new")
-    return element("strong", name, " ", placed) if item == chosen else element("span", name)
+    if item != chosen:
+        return _titled(slate, item)
+    return element("strong", _titled(slate, item, element("span", "placed", class_="badge new")))
 
 
 def _bar(share: float) -> Html:
