@@ -32,6 +32,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from seq2slate.baselines.columns import fit_numbers
 from seq2slate.baselines.coordinate_ascent import ScoredNdcg
 from seq2slate.baselines.linear import WeightedColumns, scaled_columns, weighted_sum
 from seq2slate.data.features import FeatureTransform
@@ -69,7 +70,7 @@ class AdaRank(WeightedColumns):
     def _fit(self, train: ItemLists, valid: ItemLists) -> None:
         check_rounds(self.rounds)
         judge, measure = ScoredNdcg.of(valid, "validation"), ScoredNdcg.of(train, "training")
-        transform = FeatureTransform.fit(train, categorical=[], context=[])
+        transform = fit_numbers(self.kind, train)
         additions = added_columns(scaled_columns(transform, train), measure)
         columns = scaled_columns(transform, valid)
         best, best_round, best_value = np.zeros(columns.shape[1]), 0, -np.inf
@@ -150,8 +151,9 @@ class RankBoost(PointwiseEstimator):
         if not 1 <= self.thresholds <= _MOST_THRESHOLDS:
             raise UsageError(f"thresholds must be from 1 to {_MOST_THRESHOLDS}, got {self.thresholds}")
         judge = ScoredNdcg.of(valid, "validation")
-        additions = added_thresholds(raw_columns(train), PairWeights.of(train), self.thresholds)
-        columns, scores = raw_columns(valid), np.zeros(valid.n_items, np.float32)
+        self.transform_ = fit_numbers(self.kind, train, scaling="none")
+        additions = added_thresholds(raw_columns(self.transform_, train), PairWeights.of(train), self.thresholds)
+        columns, scores = raw_columns(self.transform_, valid), np.zeros(valid.n_items, np.float32)
         chosen: list[tuple[int, float, float]] = []
         n_best, best_value = 0, -np.inf
         for column, threshold, weight in track(islice(additions, self.rounds), "RankBoost", total=self.rounds):
@@ -165,20 +167,18 @@ class RankBoost(PointwiseEstimator):
         kept = np.array(chosen[:n_best]).reshape(-1, 3)
         self.columns_ = kept[:, 0].astype(np.int64)
         self.thresholds_, self.weights_ = kept[:, 1].astype(np.float32), kept[:, 2].astype(np.float32)
-        self.transform_ = FeatureTransform.fit(train, categorical=[], context=[])  # names the columns; they stay raw
 
     def score(self, lists: ItemLists) -> FloatArray:
         """Return the sum (T,) of the weights of the thresholds that each item is above."""
-        self.transform_.apply(lists[:0])  # checks the columns
-        columns, scores = raw_columns(lists), np.zeros(lists.n_items, np.float32)
+        columns, scores = raw_columns(self.transform_, lists), np.zeros(lists.n_items, np.float32)
         for column, threshold, weight in zip(self.columns_, self.thresholds_, self.weights_, strict=True):
             scores += weight * (columns[:, column] > threshold)
         return scores
 
 
-def raw_columns(lists: ItemLists) -> FloatArray:
-    """Return (T, F + 1) the dense columns as they are and, last, the base position."""
-    return np.column_stack([lists.features, lists.positions.astype(np.float32)])
+def raw_columns(transform: FeatureTransform, lists: ItemLists) -> FloatArray:
+    """Return (T, F + 1) the dense columns of a transform that does not scale them and, last, the base position."""
+    return np.column_stack([transform.apply(lists).dense, lists.positions.astype(np.float32)])
 
 
 @dataclass(frozen=True, eq=False)

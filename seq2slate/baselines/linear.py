@@ -8,6 +8,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from seq2slate.baselines.columns import fit_numbers
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import FloatArray, ItemLists
 from seq2slate.errors import DataError
@@ -40,7 +41,7 @@ class RidgeRanker(PointwiseEstimator):
         """Learn from labels or grades of all training lists; nothing is chosen, so validation lists are not read."""
         if train.labels is None:
             raise DataError("the training lists have no labels: give clicks or grades")
-        self.transform_ = FeatureTransform.fit(train, categorical=[], context=[])
+        self.transform_ = fit_numbers(self.kind, train)
         dense = self.transform_.apply(train).dense
         moments = (dense.T @ dense).astype(np.float64) + self.penalty * np.eye(dense.shape[1])
         weights = np.linalg.solve(moments, (dense.T @ (train.labels - train.labels.mean())).astype(np.float64))

@@ -31,6 +31,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from seq2slate.baselines.columns import fit_numbers
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.letor import write_letor
 from seq2slate.data.lists import FloatArray, IntArray, ItemLists, numbers_as_strings, offsets_from_lengths
@@ -156,7 +157,7 @@ class RankLibRanker(PointwiseEstimator):
             raise UsageError(f"{', '.join(sorted(taken))} cannot be among the arguments: fit says it to RankLib itself")
         labels = _whole_labels(train, "training"), _whole_labels(valid, "validation")
         ranklib = RankLib.find(self.jar, timeout=self.timeout)
-        self.transform_ = FeatureTransform.fit(train, categorical=[], context=[])
+        self.transform_ = fit_numbers(self.kind, train)
         with TemporaryDirectory(prefix="ranklib-") as name:
             folder = Path(name)
             _write(train, labels[0], self.transform_, folder / "train.txt")
