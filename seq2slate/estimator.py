@@ -67,6 +67,8 @@ class Estimator:
     """The name on the command line and in a saved folder."""
     local_options: ClassVar[tuple[str, ...]] = ()
     """Options that belong to this machine, such as paths, and are not saved."""
+    reads_validation: ClassVar[bool] = True
+    """Whether validation lists choose anything; if not, none are held out."""
 
     def fit(self, train: Any, valid: Any | None = None, *, quiet: bool = False) -> Self:
         """Learn from labelled lists in base order. A `fit` that fails leaves the ranker unfitted.
@@ -102,10 +104,12 @@ class Estimator:
             say(str(lists.roles))
         for problem in find_problems(lists):
             warnings.warn(problem, DataWarning, stacklevel=3)
-        if valid is None:
+        if valid is not None:
+            held_out = as_lists(valid, columns, name="valid")
+        elif self.reads_validation:
             lists, held_out = hold_out(lists, seed=self.seed)
         else:
-            held_out = as_lists(valid, columns, name="valid")
+            held_out = lists
         check_labels(lists, "training")
         check_labels(held_out, "validation")
         self.columns_ = columns
@@ -265,17 +269,17 @@ class Estimator:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, repr=False)
 class PointwiseEstimator(Estimator):
-    """A ranker that scores every item by itself, and sorts. Subclasses implement `score`."""
+    """A ranker that scores every item by itself, and sorts. Subclasses implement `score_items`."""
 
-    def score(self, lists: ItemLists) -> npt.NDArray[np.floating]:
+    def score_items(self, lists: ItemLists) -> npt.NDArray[np.floating]:
         """Return the score (T,) of each item; higher is better."""
         raise NotImplementedError
 
     def rank(self, batch: Batch, k: int | None = None) -> IntArray:
         """Return slates (B, K) sorted by score; ties keep the base order."""
-        return slates_from_scores(batch.pad(self.score(batch.lists)), batch.mask, k)
+        return slates_from_scores(batch.pad(self.score_items(batch.lists)), batch.mask, k)
 
 
 def like_input(data: Any, values: IntArray, name: str) -> Any:
@@ -347,7 +351,7 @@ def make_estimator(kind: str, **options: Any) -> Estimator:
     """Return an estimator with these options, by the name of its kind or of one of the `NETWORK_PRESETS`.
 
     >>> make_estimator("mart", trees=20)
-    Mart(seed=0, base_position=True, trees=20, leaves=15, learning_rate=0.05)
+    Mart(trees=20)
     """
     if kind in NETWORK_PRESETS:
         kind, options = "seq2slate", {"preset": kind, **options}

@@ -139,7 +139,7 @@ def test_every_form_of_data_is_taken_by_every_method(form: str, tmp_path: Path, 
 
 def test_arrays_with_groups_are_taken_as_lightgbm_takes_them() -> None:
     features = np.random.default_rng(0).normal(size=(N_QUERIES * N_ITEMS, 3))
-    y = (features[:, 1] > 0.5).astype(float)
+    y = (features[:, 1] + 0.1 * features[:, 2] > 0.5).astype(float)
     group = np.full(N_QUERIES, N_ITEMS)
     model = small().fit((features, y, group), quiet=True)
     slots = model.predict((features, group))

@@ -172,13 +172,13 @@ def expected_scores(train: ItemLists, lists: ItemLists) -> np.ndarray[tuple[int]
 
 def test_every_item_gets_its_own_score(ranker: RankLibRanker) -> None:
     lists = mixed_lists(5)
-    np.testing.assert_allclose(ranker.score(lists), expected_scores(mixed_lists(0), lists), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(ranker.score_items(lists), expected_scores(mixed_lists(0), lists), rtol=1e-4, atol=1e-5)
 
 
 def test_the_order_of_the_lines_does_not_matter(ranker: RankLibRanker) -> None:
     lists = mixed_lists(5)
     backwards = with_fault(ranker, "backwards")
-    np.testing.assert_array_equal(backwards.score(lists), ranker.score(lists))
+    np.testing.assert_array_equal(backwards.score_items(lists), ranker.score_items(lists))
 
 
 def test_it_passes_the_battery_and_survives_saving(
@@ -217,12 +217,12 @@ def test_every_method_has_its_number(method: str, jar: str) -> None:
 )
 def test_scores_that_cannot_be_right_are_refused(fault: str, message: str, ranker: RankLibRanker) -> None:
     with pytest.raises(DataError, match=message):
-        with_fault(ranker, fault).score(mixed_lists(5))
+        with_fault(ranker, fault).score_items(mixed_lists(5))
 
 
 def test_a_damaged_model_is_an_error_with_what_java_said(ranker: RankLibRanker) -> None:
     with pytest.raises(UsageError, match=r"(?s)exit code 1.*-load model\.txt.*IndexOutOfBounds"):
-        with_model(ranker, b"## half a model\n").score(mixed_lists(5))
+        with_model(ranker, b"## half a model\n").score_items(mixed_lists(5))
 
 
 def test_an_exit_code_is_an_error_with_what_was_said(jar: str) -> None:

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from seq2slate.baselines.columns import fit_numbers
 from seq2slate.data.features import FeatureTransform, Scaling
 from seq2slate.data.lists import Batch, IntArray, ItemLists
 from seq2slate.data.ranker import empty_slates
@@ -75,7 +76,7 @@ class _Slates(Protocol):
         ...
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, repr=False)
 class Diversifier(Estimator):
     """What MMR and the DPP share: all but the gains."""
 
@@ -109,7 +110,7 @@ class Diversifier(Estimator):
         trials: list[Trial] = []
         transforms = {}
         for scaling in self.scalings:
-            transforms[scaling] = FeatureTransform.fit(train, scaling=scaling, categorical=[], context=[])
+            transforms[scaling] = fit_numbers(self.kind, train, scaling=scaling)
             values = self._validate(valid, transforms[scaling])
             trials += [Trial(scaling, *pair) for pair in zip(self.trade_offs, values, strict=True)]
         best = max(trials, key=lambda trial: (trial.value, trial.trade_off))
@@ -136,8 +137,10 @@ class Diversifier(Estimator):
 
     def _groups(self, lists: ItemLists, transform: FeatureTransform) -> Iterator[_Group]:
         """Yield all lists but the empty ones, by length, and not too many at once."""
-        dense, names = transform.apply(lists).dense, transform.dense.names
-        scores = None if self.score_column is None else lists.features[:, names.index(self.score_column)]
+        dense = transform.apply(lists).dense
+        scores = None
+        if self.score_column is not None:
+            scores = lists.features[:, lists.feature_names.index(self.score_column)]
         for length in np.unique(lists.lengths[lists.lengths > 0]).tolist():
             members = np.flatnonzero(lists.lengths == length)
             n_at_once = max(1, _CELLS_AT_ONCE // length**2)

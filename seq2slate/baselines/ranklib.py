@@ -31,6 +31,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from seq2slate.baselines.columns import fit_numbers
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.letor import write_letor
 from seq2slate.data.lists import FloatArray, IntArray, ItemLists, numbers_as_strings, offsets_from_lengths
@@ -128,7 +129,7 @@ class RankLib:
         return f"failed with exit code {process.returncode}" if process.returncode else None
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, repr=False)
 class RankLibRanker(PointwiseEstimator):
     """One of RankLib's rankers. RankLib takes no seed, so that two fits may differ."""
 
@@ -156,7 +157,7 @@ class RankLibRanker(PointwiseEstimator):
             raise UsageError(f"{', '.join(sorted(taken))} cannot be among the arguments: fit says it to RankLib itself")
         labels = _whole_labels(train, "training"), _whole_labels(valid, "validation")
         ranklib = RankLib.find(self.jar, timeout=self.timeout)
-        self.transform_ = FeatureTransform.fit(train, categorical=[], context=[])
+        self.transform_ = fit_numbers(self.kind, train)
         with TemporaryDirectory(prefix="ranklib-") as name:
             folder = Path(name)
             _write(train, labels[0], self.transform_, folder / "train.txt")
@@ -169,7 +170,7 @@ class RankLibRanker(PointwiseEstimator):
                 raise UsageError(f"RankLib ended without a model. It said:\n{_end_of(folder / 'stdout.txt')}")
             self.model_ = model.read_bytes()
 
-    def score(self, lists: ItemLists) -> Doubles:
+    def score_items(self, lists: ItemLists) -> Doubles:
         """Return RankLib's score (T,) of each item."""
         self.transform_.apply(lists[:0])  # checks the columns
         if not lists.n_items:

@@ -228,11 +228,13 @@ def _train_reranker(
     tensorboard: Path | None,
 ) -> None:
     from seq2slate.reranker import Reranker
+    from seq2slate.training.callbacks import TensorBoardCallback
 
     assert isinstance(estimator, Reranker), "an estimator of the kind seq2slate is a Reranker"
     checkpoints = out.with_name(f"{out.name}.checkpoints")
+    callbacks = [] if tensorboard is None else [TensorBoardCallback(tensorboard)]
     try:
-        estimator.fit(lists, valid, checkpoints=checkpoints, resume=resume, tensorboard=tensorboard)
+        estimator.fit(lists, valid, checkpoints=checkpoints, resume=resume, callbacks=callbacks)
     except TrainingInterruptedError as interruption:
         typer.echo(interruption, err=True)
         raise typer.Exit(INTERRUPTED) from interruption

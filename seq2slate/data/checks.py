@@ -58,7 +58,8 @@ def find_leaks(lists: ItemLists) -> Iterator[str]:
     some = lists[:last]
     if some.labels is None or not some.n_items or some.labels.min() == some.labels.max():
         return
-    columns: dict[str, Any] = dict(zip(some.feature_names, some.features.T, strict=True)) | dict(some.categorical)
+    columns: dict[str, Any] = dict(zip(some.feature_names, some.features.T, strict=True))
+    columns |= {name: values for name, values in some.categorical.items() if not values.equals(some.item_ids)}
     for name, values in columns.items():
         if how := _leak(values, some.labels):
             yield (

@@ -140,10 +140,9 @@ def check_slots(k: Any) -> int | None:
     """
     if k is None:
         return None
-    is_whole = isinstance(k, Real) and not isinstance(k, bool) and k == np.floor(k)
-    if not is_whole or k < 1:
+    if isinstance(k, bool | str) or not isinstance(k, Real) or not float(k).is_integer() or float(k) < 1:
         raise UsageError(f"k is the number of slots, a whole number of at least 1, not {k!r}")
-    return int(k)
+    return int(float(k))
 
 
 def rank_lists(ranker: Ranker, lists: ItemLists, k: int | None = None, *, batch_size: int = 256) -> IntArray:

@@ -127,7 +127,7 @@ class TensorBoardCallback(Callback):
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise UsageError("TensorBoard is not installed: pip install 'seq2slate[tensorboard]'") from error
-        self._writer = SummaryWriter(os.fspath(folder))  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(os.fspath(folder))
 
     def step(self, report: StepReport) -> None:
         """Write loss, learning rate, gradient norm and speed."""
@@ -138,16 +138,16 @@ class TensorBoardCallback(Callback):
             "lists_per_second": report.lists_per_second,
         }
         for name, value in values.items():
-            self._writer.add_scalar(f"train/{name}", value, report.step)  # type: ignore[no-untyped-call]
+            self._writer.add_scalar(f"train/{name}", value, report.step)
 
     def epoch(self, report: EpochReport) -> None:
         """Write the validation measure, of the model and of the base order."""
-        self._writer.add_scalar(f"valid/{report.measure}", report.value, report.step)  # type: ignore[no-untyped-call]
-        self._writer.add_scalar(f"valid/{report.measure} of the base order", report.base, report.step)  # type: ignore[no-untyped-call]
+        self._writer.add_scalar(f"valid/{report.measure}", report.value, report.step)
+        self._writer.add_scalar(f"valid/{report.measure} of the base order", report.base, report.step)
 
     def end(self, history: History | None) -> None:
         """Close the event file."""
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()
 
 
 class MLflowCallback(Callback):
