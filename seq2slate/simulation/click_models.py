@@ -38,7 +38,6 @@ from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy.spatial.distance import pdist, squareform
 
 from seq2slate.data.impressions import Impressions
 from seq2slate.data.lists import Batch, BoolArray, FloatArray, IntArray, ItemLists
@@ -346,6 +345,8 @@ def similar_items(lists: ItemLists, q: float) -> BoolArray:
     >>> similar_items(ItemLists(features=[[0], [1], [9]], offsets=[0, 3]), q=0)[0].astype(int).tolist()
     [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
     """
+    from scipy.spatial.distance import squareform  # takes a quarter of a second to import
+
     lengths = lists.lengths
     similar = np.zeros((len(lists), *[int(lengths.max(initial=0))] * 2), dtype=bool)
     for length in np.unique(lengths[lengths >= 2]).tolist():
@@ -364,6 +365,8 @@ def _close_pairs(features: FloatArray, q: float) -> BoolArray:
     duplicate items would be told apart by rounding. So they only decide the lists in which no other pair comes so close
     to the quantile that rounding could matter; the others are measured pair by pair.
     """
+    from scipy.spatial.distance import pdist
+
     n_items, n_features = features.shape[1:]
     first, second = np.triu_indices(n_items, 1)
     place = q * (len(first) - 1)

@@ -35,6 +35,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +43,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.random import Generator
-from scipy.special import ndtr, ndtri
 
 from seq2slate.data.lists import (
     BoolArray,
@@ -76,7 +76,7 @@ EMBEDDING_NOISE, SIGNAL_NOISE = 0.05, 0.5
 """The share of a column's own noise in the variance of its v."""
 MIN_FEATURES = 4
 
-_CUTS = ndtri(np.cumsum(GRADE_SHARES)[:-1])
+_CUTS = np.array([NormalDist().inv_cdf(share) for share in np.cumsum(GRADE_SHARES)[:-1].tolist()])
 _RELEVANT_CUT = _CUTS[1]  # between grades 1 and 2
 _BLOCK_CELLS = 1 << 22  # features worked on at once: every temporary array of them takes 16 MB
 _COLUMNS_SEED = 30
@@ -102,6 +102,8 @@ def make_synthetic_lists(n_lists: int, *, items: float = 110, features: int = 13
     True
 
     """
+    from scipy.special import ndtr  # a tenth of a second, which `import seq2slate` and `--help` need not take
+
     _check_request(n_lists, items, features, seed)
     streams = _Streams.from_seed(seed)
     offsets = offsets_from_lengths(_draw_lengths(n_lists, items, streams))
@@ -164,6 +166,8 @@ def _draw_lengths(n_lists: int, mean: float, streams: _Streams) -> IntArray:
 
     One draw from each of `n_lists` equally likely strata keeps the mean of few lists at what was asked for, too.
     """
+    from scipy.special import ndtri
+
     from_top = (streams.stratum.permutation(n_lists) + 1 - streams.length.random(n_lists)) / n_lists  # in (0, 1]
     after_first = (mean - 1) * np.exp(-LENGTH_SIGMA * ndtri(from_top) - LENGTH_SIGMA**2 / 2)
     after_first += streams.rounding.random(n_lists)
