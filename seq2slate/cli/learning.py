@@ -35,8 +35,8 @@ from seq2slate.config import PRESETS, NetworkConfig, TrainingConfig
 from seq2slate.data.files import is_split_folder, read, read_split, write, write_split
 from seq2slate.data.layouts import Layout
 from seq2slate.data.lists import ItemLists
-from seq2slate.data.roles import Columns
 from seq2slate.data.ranker import reorder_lists
+from seq2slate.data.roles import Columns
 from seq2slate.data.summary import summarise
 from seq2slate.errors import TrainingInterruptedError, UsageError
 from seq2slate.estimator import ESTIMATORS, NETWORK_PRESETS, Estimator, Slate, estimator_class, load, make_estimator
