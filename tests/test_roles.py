@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from seq2slate import Columns, DataWarning, ItemLists, from_pandas, from_polars, from_table, to_table
+from seq2slate.data.columns import time_parts
 from seq2slate.data.files import read, read_split, write
 from seq2slate.data.parquet import read_parquet, stream_parquet
 from seq2slate.data.roles import as_columns, explain_missing_labels
@@ -242,7 +243,7 @@ def test_a_tuple_in_a_column_of_ids_is_a_clear_error() -> None:
     df = two_items(price=[1.0, 2.0]).assign(list_id=[("a", 1), ("a", 1)])
     with pytest.raises(DataError, match="list_id"):
         from_pandas(df)
-    with pytest.raises(DataError, match=r"column list_id holds .*\(list 'a'\)|list_id must be text or whole numbers"):
+    with pytest.raises(DataError, match=r"list_id holds list.*several columns are joined with list_id=\["):
         from_pandas(df.assign(list_id=[("a", "b"), ("a", "b")]))
 
 
@@ -419,15 +420,16 @@ def test_a_timestamp_that_nobody_declared_is_refused_with_a_hint(kind: Any) -> N
 
 
 def test_parts_of_times_are_features_or_context() -> None:
-    times = pd.to_datetime(["2024-05-06 07:30", "1970-01-01 12:00", None])
+    times = pd.to_datetime(["2024-05-06 07:30", "1970-01-01 12:00"])
     lists = from_pandas(two_items(at=times), time_parts="at")
     assert lists.feature_names == ("at.hour", "at.weekday", "at.days")
     monday = datetime.date(2024, 5, 6)
     assert monday.weekday() == 0
     days = (monday - datetime.date(1970, 1, 1)).days + 7.5 / 24
     expected = np.array([[7.5, 0, days], [12, 3, 0.5]], dtype=np.float32)
-    np.testing.assert_array_equal(lists.features[:2], expected)
-    assert np.isnan(lists.features[2]).all()
+    np.testing.assert_array_equal(lists.features, expected)
+    missing = time_parts(pa.array([None], pa.timestamp("s")), "at", "row {}".format)
+    assert all(np.isnan(values).all() for values in missing.values())
 
 
 def test_parts_of_times_of_lists() -> None:
@@ -460,7 +462,7 @@ def test_what_is_neither_number_nor_text_is_ignored_with_a_warning(values: list[
         lists = from_table(table)
     assert (lists.n_features, uses(lists)["extra"]) == (0, "ignored")
     from_table(table, ignore="extra")
-    with pytest.raises(DataError, match="column extra holds .*neither numbers nor text"):
+    with pytest.raises(DataError, match=r"column extra holds .*neither numbers nor text"):
         from_table(table, features="extra")
 
 

@@ -194,7 +194,8 @@ def _as_moments(values: Any, name: str, name_entry: Callable[[int], str]) -> Any
                 f"{name_entry(bad)}: {name} holds {values[bad].as_py()!r}, which is no time such as "
                 "2024-05-31 17:30:00; convert it"
             ) from error
-    return pa.array(as_numbers(values, name, name_entry) * 1e6, from_pandas=True).cast(pa.timestamp("us"), safe=False)
+    microseconds = pa.array(as_numbers(values, name, name_entry).astype(np.float64) * 1e6, from_pandas=True)
+    return microseconds.cast(pa.int64(), safe=False).cast(pa.timestamp("us"))
 
 
 def _is_moment_text(text: str | None) -> bool:

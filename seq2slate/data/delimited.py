@@ -34,7 +34,7 @@ from seq2slate.errors import DataError
 
 _MISSING = pa.array(["NA", "N/A", "NaN", "nan", "null", "NULL", "None", ""])
 _LEADING_ZERO = r"^[+-]?0[0-9]"
-_WHOLE = r"^[+-]?[0-9]{1,18}$"
+_WHOLE = r"^[+-]?[0-9]+$"
 _TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _BLOCK_BYTES = 2**24
 _DAMAGE = (EOFError, OSError, zlib.error)
@@ -175,7 +175,10 @@ def _id_values(text: Any) -> Any:
     """Return integers if they are written as the text is, so that "007" and "+7" stay text."""
     if not _all_match(text, _WHOLE):
         return text
-    numbers = text.cast(pa.int64())
+    try:
+        numbers = text.cast(pa.int64())
+    except pa.ArrowInvalid:  # beyond 64 bits
+        return text
     return numbers if numbers.cast(pa.large_string()).equals(text) else text
 
 
