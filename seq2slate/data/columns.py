@@ -39,6 +39,8 @@ _PER_ITEM_BEFORE_SLOTS = {"shown_position": "slots", _PROPENSITY: _PROPENSITY}
 _PER_LIST_BEFORE_SLOTS = {"unit": "units", "arm": "arms", "at": "times"}
 """The same in logs that were exported before `shown_slot` had its name."""
 _NUMBERS_PER_LIST = ("times", "latency_ms")
+TEXT_PER_LIST = tuple(name for name, field in _PER_LIST.items() if field not in _NUMBERS_PER_LIST)
+"""The columns of impressions that hold text."""
 _LARGEST = np.finfo(np.float32).max
 _LARGEST_WHOLE = 2.0**53
 """The largest number up to which float64 holds every whole number."""
@@ -95,7 +97,9 @@ def flatten_lists(values: Any, name: str, name_row: Callable[[int], str]) -> tup
 def as_numbers(values: Any, name: str, name_entry: Callable[[int], str]) -> npt.NDArray[np.floating]:
     """Return float32 or float64 numbers; a missing one is NaN."""
     kind = values.type
-    if not (is_number(kind) or pa.types.is_null(kind) or not len(values)):
+    if not is_number(kind) and values.null_count == len(values):  # without a value, any type will do
+        return np.full(len(values), np.nan)
+    if not is_number(kind):
         cure = "; convert it, for instance with pandas.to_numeric" if is_text(kind) else ""
         raise DataError(f"{name_entry(0)}: {name} must hold numbers, not {kind}{cure}")
     if pa.types.is_temporal(kind):
@@ -194,7 +198,8 @@ def _as_moments(values: Any, name: str, name_entry: Callable[[int], str]) -> Any
                 f"{name_entry(bad)}: {name} holds {values[bad].as_py()!r}, which is no time such as "
                 "2024-05-31 17:30:00; convert it"
             ) from error
-    return pa.array(as_numbers(values, name, name_entry) * 1e6, from_pandas=True).cast(pa.timestamp("us"), safe=False)
+    microseconds = pa.array(as_numbers(values, name, name_entry).astype(np.float64) * 1e6, from_pandas=True)
+    return microseconds.cast(pa.int64(), safe=False).cast(pa.timestamp("us"))
 
 
 def _is_moment_text(text: str | None) -> bool:
@@ -287,9 +292,7 @@ def reserved_names(impressions: Impressions | None) -> list[str]:
 
 
 def _as_doubles(values: Any, name: str, name_entry: Callable[[int], str]) -> DoubleArray:
-    """Return numbers as float64; a missing one is NaN, and all may be missing."""
-    if values.null_count == len(values):
-        return np.full(len(values), np.nan)
+    """Return numbers as float64; a missing one is NaN."""
     return np.array(as_numbers(values, name, name_entry), dtype=np.float64)
 
 

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from seq2slate.atomic import atomic_path
+from seq2slate.data.columns import TEXT_PER_LIST
 from seq2slate.data.layouts import table_slices
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.roles import Columns
@@ -34,7 +35,7 @@ from seq2slate.errors import DataError
 
 _MISSING = pa.array(["NA", "N/A", "NaN", "nan", "null", "NULL", "None", ""])
 _LEADING_ZERO = r"^[+-]?0[0-9]"
-_WHOLE = r"^[+-]?[0-9]{1,18}$"
+_WHOLE = r"^[+-]?[0-9]+$"
 _TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _BLOCK_BYTES = 2**24
 _DAMAGE = (EOFError, OSError, zlib.error)
@@ -54,7 +55,7 @@ def read_csv(path: AnyPath, columns: Columns | None = None, *, labelled: bool = 
     """
     asked = columns or Columns()
     text = _read_text(path)
-    ids = (asked.item_id, *asked.list_id_columns)
+    ids = (asked.item_id, *asked.list_id_columns, *TEXT_PER_LIST)
     values = {name: _id_values(text[name]) if name in ids else _values(text[name]) for name in text.column_names}
     table = pa.table(values | {name: text[name] for name in asked.categorical if name in text.column_names})
     return table_with_rows(table, asked, source=str(path), labelled=labelled, place=partial(_line_of, path))[0]
@@ -80,7 +81,8 @@ def write_csv(lists: ItemLists, path: AnyPath) -> None:
             writer.write_table(table)
         assert writer is not None, "there is at least one slice"
         writer.close()
-    roles = {"categorical": list(lists.categorical), "context": list(lists.context)}
+    texts = [name for name, values in lists.context.items() if isinstance(values, pa.Array)]
+    roles = {"categorical": [*lists.categorical, *texts], "context": list(lists.context)}
     if any(roles.values()):
         lines = [f"{role} = {json.dumps(names, ensure_ascii=False)}\n" for role, names in roles.items() if names]
         with atomic_path(roles_file(path)) as partial:
@@ -175,13 +177,18 @@ def _id_values(text: Any) -> Any:
     """Return integers if they are written as the text is, so that "007" and "+7" stay text."""
     if not _all_match(text, _WHOLE):
         return text
-    numbers = text.cast(pa.int64())
+    try:
+        numbers = text.cast(pa.int64())
+    except pa.ArrowInvalid:  # beyond 64 bits
+        return text
     return numbers if numbers.cast(pa.large_string()).equals(text) else text
 
 
 def _values(text: Any) -> Any:
     """Return numbers, booleans or timestamps if all values are; otherwise the text itself."""
     present = pc.if_else(pc.is_in(text, _MISSING), None, text)
+    if text.null_count == len(text):
+        return pa.nulls(len(text))
     if present.null_count == len(present) or pc.any(pc.match_substring_regex(present, _LEADING_ZERO)).as_py():
         return text
     for kind, pattern in ((pa.int64(), _WHOLE), (pa.float64(), None), (pa.bool_(), None), (pa.timestamp("us"), _TIME)):

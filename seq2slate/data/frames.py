@@ -28,7 +28,11 @@ def as_arrow(data: Any, columns: Columns, source: str) -> Any:
         hint = "; call its collect() first" if hasattr(data, "collect") else ""
         raise UsageError(f"{source}: expected {ACCEPTED}, got {type(data).__name__}{hint}")
     try:
-        return pa.RecordBatchReader.from_stream(data).read_all()
+        reader = pa.RecordBatchReader.from_stream(data)
+    except pa.ArrowException as error:  # a single column, for instance
+        raise UsageError(f"{source}: expected {ACCEPTED}, got {type(data).__name__}: {error}") from error
+    try:
+        return reader.read_all()
     except pa.ArrowException as error:
         raise DataError(f"{source}: {error}") from error
 

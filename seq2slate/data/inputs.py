@@ -114,17 +114,17 @@ def _from_frame(table: Any, labels: Any, group: Any, columns: Columns, name: str
         if taken in table.column_names:
             raise UsageError(f"{name}: X has a column {taken!r} beside the array for it; leave one of them out")
     groups = _Groups.of(group, table.num_rows, name)
-    numbers = np.repeat(np.arange(len(groups.ids)), np.diff(groups.offsets))
-    beside = {list_id: groups.ids.take(pa.array(numbers))}
-    table = table.take(pa.array(groups.rows))
+    list_of_row, number_in_list = (np.empty(table.num_rows, dtype=np.int64) for _ in range(2))
+    list_of_row[groups.rows] = np.repeat(np.arange(len(groups.ids)), np.diff(groups.offsets))
+    number_in_list[groups.rows] = np.arange(table.num_rows) - groups.offsets[list_of_row[groups.rows]]
+    beside = {list_id: groups.ids.take(pa.array(list_of_row))}
     if columns.item_id not in table.column_names:
-        beside[columns.item_id] = pa.array(np.arange(len(numbers)) - groups.offsets[numbers]).cast(pa.large_string())
+        beside[columns.item_id] = numbers_as_strings(number_in_list)
     if labels is not None:
-        beside[label] = pa.array(_label_array(labels, len(numbers), name)[groups.rows])
+        beside[label] = pa.array(_label_array(labels, table.num_rows, name))
     for column, values in beside.items():
         table = table.append_column(column, values)
-    lists, rows = table_with_rows(table, columns, source=name)
-    return lists, groups.rows[rows]
+    return table_with_rows(table, columns, source=name)
 
 
 class _Groups(NamedTuple):

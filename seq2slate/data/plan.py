@@ -100,6 +100,12 @@ def make_plan(schema: Any, columns: Columns, source: str, *, labelled: bool = Tr
         ),
         is_own=bool(facts),
     )
+    for name in plan.list_id:
+        if is_list(kind := schema.field(name).type):
+            raise DataError(
+                f"{source}: {name} holds {kind}, but a list_id is text or a whole number; several columns are joined "
+                'with list_id=["a", "b"]'
+            )
     _set_order(plan, columns, schema)
     resolver = _Resolver(plan, columns, source, frozenset(facts.get("context", ())), _index_columns(schema))
     for one in schema:

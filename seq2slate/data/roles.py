@@ -161,7 +161,7 @@ def as_columns(columns: Columns | Mapping[str, Any] | None, roles: Mapping[str, 
     {'label': 'clicks', 'ignore': ('id',)}
     >>> as_columns(None, {"lable": "clicks"})
     Traceback (most recent call last):
-    seq2slate.errors.UsageError: there is no role 'lable'; did you mean 'label'?; roles are list_id, item_id, ...
+    seq2slate.errors.UsageError: there is no role 'lable' (did you mean 'label'?); roles are list_id, item_id, ...
     """
     if columns is None:
         columns = {}
@@ -172,10 +172,10 @@ def as_columns(columns: Columns | Mapping[str, Any] | None, roles: Mapping[str, 
 
 
 def suggest(name: str, names: Iterable[str]) -> str:
-    """Return `; did you mean 'X'?` if one of the names is close, and an empty text otherwise."""
+    """Return ` (did you mean 'X'?)` if one of the names is close, and an empty text otherwise."""
     by_lower = {other.lower(): other for other in names}
     close = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
-    return f"; did you mean {by_lower[close[0]]!r}?" if close else ""
+    return f" (did you mean {by_lower[close[0]]!r}?)" if close else ""
 
 
 class ColumnUse(NamedTuple):

@@ -268,7 +268,7 @@ def _joined_ids(columns: Mapping[str, Any], names: tuple[str, ...], source: Sour
     for name, part in zip(names, parts, strict=True):
         if part.null_count:
             raise DataError(f"{source.at(_first_null(part))}: no {name}, which is part of list_id")
-    joined = pc.binary_join_element_wise(*parts, _JOINT)
+    joined = pc.binary_join_element_wise(*parts, pa.scalar(_JOINT, pa.large_string()))
     codes = np.stack([part.dictionary_encode().indices.to_numpy() for part in parts], axis=1)
     if len(np.unique(codes, axis=0)) > len(joined.unique()):
         raise DataError(f"{source.name}: {' and '.join(names)} cannot be joined, for both contain {_JOINT!r}")
