@@ -117,7 +117,9 @@ class Reranker(Estimator):
         """Fit the feature transform and draw the first weights."""
         network, training = self.config
         columns = {"categorical": self.categorical, "context": self.context}
-        return SlateModel.create(lists, network, seed=training.seed, **columns).to(self.device)
+        return SlateModel.create(lists, network, seed=training.seed, missing=training.missing, **columns).to(
+            self.device
+        )
 
     def rank(self, batch: Batch, k: int | None = None) -> IntArray:
         """Return the greedy slates (B, K) of a batch."""

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from seq2slate.data import features as features_module
-from seq2slate.data.features import CLIP, TRANSFORM_FORMAT, EncodedLists, FeatureTransform, Scaling
+from seq2slate.data import scaling as scaling_module
+from seq2slate.data.features import TRANSFORM_FORMAT, EncodedLists, FeatureTransform
 from seq2slate.data.lists import ItemLists
+from seq2slate.data.scaling import CLIP, Scaling
 from seq2slate.errors import DataError, UsageError
 
 finite32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -77,7 +78,7 @@ def test_the_size_of_the_blocks_does_not_matter(monkeypatch: pytest.MonkeyPatch)
     values = np.random.default_rng(1).lognormal(size=(1001, 3)).astype(np.float32) + 1e4
     lists = ItemLists(values, [0, 1001])
     at_once = FeatureTransform.fit(lists).apply(lists).dense
-    monkeypatch.setattr(features_module, "_BLOCK_CELLS", 30)
+    monkeypatch.setattr(scaling_module, "_BLOCK_CELLS", 30)
     np.testing.assert_allclose(FeatureTransform.fit(lists).apply(lists).dense, at_once, rtol=1e-6, atol=1e-6)
 
 

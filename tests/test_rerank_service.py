@@ -5,6 +5,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from seq2slate.config import NetworkConfig
 from seq2slate.data.lists import ItemLists
+from seq2slate.data.scaling import Missing
 from seq2slate.experiments.assignment import Arm, Experiment
 from seq2slate.log.impression_log import open_log
 from seq2slate.model.backends.backend import choose_backend
@@ -36,7 +38,7 @@ async def rerank(service: RerankService, **body: Any) -> RerankResponse:
     return await service.rerank(read_rerank(json.dumps(body).encode(), max_items=1000))
 
 
-def with_columns() -> Deployment:
+def with_columns(missing: Missing = "impute") -> Deployment:
     """Two arms, one of them a model that reads a text column and a number of the list."""
     lists = ItemLists(
         np.random.default_rng(0).normal(size=(20, 2)),
@@ -44,10 +46,12 @@ def with_columns() -> Deployment:
         categorical={"brand": ["x", "y"] * 10},
         context={"hour": np.array([1.0, 2.0])},
     )
-    model = ServedModel(choose_backend(SlateModel.create(lists, NetworkConfig(hidden=4))), "f")
+    network = NetworkConfig(hidden=4)
+    model = ServedModel(choose_backend(SlateModel.create(lists, network, missing=missing)), "f")
     return Deployment(Experiment("e", (Arm("control", model="base"), Arm("treated"))), {"treated": model})
 
 
+@pytest.mark.parametrize("missing", ["impute", "refuse"])
 @pytest.mark.parametrize(
     ("change", "fails"),
     [
@@ -55,20 +59,21 @@ def with_columns() -> Deployment:
         ({"categorical": {}}, True),
         ({"context": {}}, True),
         ({"context": {"hour": "nine"}}, True),
-        ({"context": {"hour": None}}, True),
+        ({"context": {"hour": None}}, "refuse"),
+        ({"features": [[1.0, None], [3.0, 4.0]]}, "refuse"),
         ({"context": {"hour": 9.0, "day": "Monday"}, "categorical": {"brand": ["x", None], "size": ["s", "m"]}}, False),
         ({"features": [[1.0, 2.0], [3.0]]}, True),
     ],
 )
-def test_all_arms_fall_back_alike(tmp_path: Path, change: dict[str, Any], fails: bool) -> None:
-    service = reranker(tmp_path, with_columns, deadline_ms=60_000, log_deadline_ms=60_000)
+def test_all_arms_fall_back_alike(tmp_path: Path, change: dict[str, Any], fails: bool | str, missing: Missing) -> None:
+    service = reranker(tmp_path, partial(with_columns, missing), deadline_ms=60_000, log_deadline_ms=60_000)
     good = {"features": [[1.0, 2.0], [3.0, 4.0]], "categorical": {"brand": ["x", "z"]}, "context": {"hour": 9.0}}
     units = {service.deployment.experiment.assign(f"u{n}").name: f"u{n}" for n in range(20)}
 
     async def ask() -> None:
         for arm, unit in units.items():
             answer = await rerank(service, unit=unit, item_ids=["a", "b"], **{**good, **change})
-            assert (answer.arm, answer.fallback) == (arm, fails)
+            assert (answer.arm, answer.fallback) == (arm, fails is True or fails == missing)
 
     asyncio.run(ask())
     assert set(units) == {"control", "treated"}

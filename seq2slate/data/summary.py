@@ -112,7 +112,9 @@ def _count_without_positives(lists: ItemLists) -> int | None:
 def _constant_features(lists: ItemLists) -> tuple[str, ...]:
     if not lists.n_items:
         return ()
-    constant = lists.features.min(axis=0) == lists.features.max(axis=0)
+    # Of the values that are there; a column without any is constant, too.
+    least, most = np.fmin.reduce(lists.features), np.fmax.reduce(lists.features)
+    constant = (least == most) | np.isnan(least)
     return tuple(np.array(lists.feature_names, dtype=object)[constant])
 
 

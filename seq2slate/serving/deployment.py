@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from seq2slate.data.lists import FloatArray
 from seq2slate.errors import DataError, UsageError
 from seq2slate.experiments.assignment import BASE_RANKER, INTERLEAVED, Arm, Experiment, read_experiment
 from seq2slate.model.backends.backend import NetworkBackend, choose_backend
@@ -52,12 +53,14 @@ class Deployment:
         models = {arm: self.models.get(arm, self._first) for arm in arms}
         return {arm: None if model is None else model.runtime.transform.dense.names for arm, model in models.items()}
 
-    def can_read(self, categorical: Mapping[str, object], context: Mapping[str, object] | None) -> bool:
+    def can_read(
+        self, features: FloatArray, categorical: Mapping[str, object], context: Mapping[str, object] | None
+    ) -> bool:
         """Say whether the first model could read these columns: arms without a model fall back where it would."""
         if self._first is None:
             return True
         try:
-            self._first.runtime.transform.check_columns(categorical, context or {})
+            self._first.runtime.transform.check_columns(features, categorical, context or {})
         except DataError:
             return False
         return True

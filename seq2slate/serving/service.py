@@ -193,7 +193,7 @@ class RerankService:
         if features is None or (names is not None and features.shape[1] != len(names)):
             return _base_order(k, None, BAD_FEATURES)  # in every arm alike, so that they stay comparable
         if model is None:
-            can_read = deployment.can_read(request.categorical, request.context)
+            can_read = deployment.can_read(features, request.categorical, request.context)
             return _base_order(k, features, None) if can_read else _base_order(k, None, BAD_FEATURES)
         started = time.perf_counter()
         try:
