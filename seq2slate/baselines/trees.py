@@ -50,25 +50,26 @@ class Trees(PointwiseEstimator):
             "verbosity": -1,
             "num_threads": int(os.environ.get("OMP_NUM_THREADS") or 0),
         }
+        self.transform_ = FeatureTransform.fit(train[:1], categorical=[], context=[])  # names only
         grow = lightgbm.Dataset(self._columns(train), train.labels, group=_groups(train))
         check = lightgbm.Dataset(self._columns(valid), valid.labels, group=_groups(valid), reference=grow)
         stop = lightgbm.early_stopping(patience, verbose=False)
         bar = track(range(trees), f"growing trees ({self.kind})")
         callbacks = [stop, lambda _: next(bar, None)]
         self.booster_ = lightgbm.train(parameters, grow, num_boost_round=trees, valid_sets=[check], callbacks=callbacks)
-        self.transform_ = FeatureTransform.fit(train[:1], categorical=[], context=[])  # names only
 
     def score(self, lists: ItemLists) -> FloatArray:
         """Return the score (T,) of each item."""
-        self.transform_.apply(lists[:0])  # checks the columns
+        columns = self._columns(lists)
         if not lists.n_items:
             return np.zeros(0, np.float32)
-        return np.asarray(self.booster_.predict(self._columns(lists)), dtype=np.float32)
+        return np.asarray(self.booster_.predict(columns), dtype=np.float32)
 
     def _columns(self, lists: ItemLists) -> FloatArray:
+        features = self.transform_.raw_features(lists)
         if not self.base_position:
-            return lists.features
-        return np.column_stack([lists.features, lists.positions.astype(np.float32)])
+            return features
+        return np.column_stack([features, lists.positions.astype(np.float32)])
 
     def _state(self) -> dict[str, Any]:
         return {"trees": np.frombuffer(self.booster_.model_to_string().encode(), dtype=np.uint8)}
