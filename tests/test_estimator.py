@@ -208,10 +208,10 @@ def test_missing_values_are_learned_from_and_ranked(options: dict[str, Any], tmp
 def test_columns_are_found_by_name_and_others_ignored(fitted: Estimator) -> None:
     order = [2, 0, 4, 3, 1]
     wider = np.column_stack([TEST.features, np.full(TEST.n_items, np.nan)])[:, order]
-    other = replace(TEST, features=wider, feature_names=[("f1", "f2", "f3", "f4", "f5")[place] for place in order])
+    other = replace(TEST, features=wider, feature_names=tuple(f"f{place + 1}" for place in order))
     np.testing.assert_array_equal(fitted.rank(other.batch()), fitted.rank(TEST.batch()))
     narrow = replace(TEST, features=TEST.features[:, [0, 2]], feature_names=("f1", "f3"))
-    with pytest.raises(DataError, match="columns of the training are missing: 'f2', 'f4'; .* there are 'f1', 'f3'"):
+    with pytest.raises(DataError, match=r"columns of the training are missing: 'f2', 'f4'; .* there are 'f1', 'f3'"):
         fitted.rank(narrow.batch())
 
 

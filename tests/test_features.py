@@ -163,7 +163,8 @@ def test_every_way_to_be_missing() -> None:
     )
     np.testing.assert_array_equal(encoded.dense[[1, 3], 0], [0, 0])
     np.testing.assert_allclose(encoded.context, [[0, -1, 1], [0, 1, 0]], atol=1e-6)  # a single hour is constant
-    later = transform.apply_arrays([[None, None, 3, np.nan]], {}, {"hour": None, "day": None})
+    row: list[Any] = [None, None, 3, np.nan]
+    later = transform.apply_arrays([row], {}, {"hour": None, "day": None})
     assert later.dense.tolist() == [[0, 0, 0, 0, 1, 1]], "b and c were never missing, or always"
     assert later.context.tolist() == [[0, 0, 1]]
 
@@ -217,11 +218,12 @@ def test_columns_without_missing_numbers_are_not_copied_for_it() -> None:
 def test_refused_numbers_are_named() -> None:
     transform = FeatureTransform.fit(mixed_lists(), missing="refuse")
     lists = changed(features=np.where(np.eye(4)[:, :3] > 0, np.nan, 1.0))
+    rows: list[Any] = [[1, 2, 3], [1, None, 3]]
     for again in (transform, FeatureTransform.from_json(transform.to_json())):
         with pytest.raises(DataError, match="list '1', item 0: 'price' is nan; missing values are refused"):
             again.apply(lists)
         with pytest.raises(DataError, match="item 1: 'always' is nan; missing values are refused"):
-            again.apply_arrays([[1, 2, 3], [1, None, 3]], {"city": ["a", "b"]}, {"hour": 1, "device": "x"})
+            again.apply_arrays(rows, {"city": ["a", "b"]}, {"hour": 1, "device": "x"})
         with pytest.raises(DataError, match="'hour' is nan; missing values are refused"):
             again.apply_arrays([[1, 2, 3]], {"city": ["a"]}, {"hour": None, "device": "x"})
 

@@ -418,7 +418,7 @@ def test_rows_are_counted_from_the_start_of_the_file(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("layout", ["lists", "items"])
 def test_missing_numbers_are_null_in_a_file_and_nan_in_memory(tmp_path: Path, layout: Layout) -> None:
-    features = [[1, np.nan], [np.nan, 2], [3, 4]]
+    features = np.array([[1, np.nan], [np.nan, 2], [3, 4]])
     context = {"hour": [np.nan, 9.0]}
     lists = ItemLists(features, [0, 1, 3], feature_names=("price", "age"), context=context)
     path = tmp_path / "some.parquet"

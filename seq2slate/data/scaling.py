@@ -61,7 +61,7 @@ class NumberColumns:
     ) -> NumberColumns:
         """Fit mean and standard deviation of values (rows, F); without rows every column counts as constant."""
         found = _moments(_blocks(values, names, locate, missing), len(names), scaling)
-        partly = (found.count > 0) & (found.count < len(values))
+        partly = (found.n_values > 0) & (found.n_values < len(values))
         indicators = tuple(name for name, is_partly in zip(names, partly, strict=True) if is_partly)
         if scaling == "none":
             mean, inverse = found.mean, np.ones(len(names))
@@ -127,7 +127,7 @@ def signed_log(values: FloatArray) -> FloatArray:
 class _Moments(NamedTuple):
     """Of the values of each column that are there, (F,) each."""
 
-    count: npt.NDArray[np.float64]
+    n_values: npt.NDArray[np.float64]
     mean: npt.NDArray[np.float64]
     std: npt.NDArray[np.float64]
     largest: npt.NDArray[np.float64]
@@ -140,7 +140,7 @@ def _moments(blocks: Iterator[tuple[int, FloatArray, BoolArray | None]], n_colum
     Blocks are merged by their means and squared deviations (Chan, Golub and LeVeque), which avoids the cancellation of
     a sum of squares.
     """
-    count, mean, squares, largest = np.zeros((4, n_columns))
+    n_values, mean, squares, largest = np.zeros((4, n_columns))
     for _, raw, is_missing in blocks:
         block = (signed_log(raw) if scaling == "signed-log" else raw).astype(np.float64)
         added = np.full(n_columns, float(len(block)))
@@ -149,14 +149,14 @@ def _moments(blocks: Iterator[tuple[int, FloatArray, BoolArray | None]], n_colum
             added -= is_missing.sum(axis=0)
         largest = np.maximum(largest, np.abs(block).max(axis=0))
         block_mean = block.sum(axis=0) / np.maximum(added, 1)
-        delta, weight = block_mean - mean, added / np.maximum(count + added, 1)
+        delta, weight = block_mean - mean, added / np.maximum(n_values + added, 1)
         block -= block_mean
         if is_missing is not None:
             block[is_missing] = 0
-        squares += np.square(block, out=block).sum(axis=0) + delta**2 * (count * weight)
+        squares += np.square(block, out=block).sum(axis=0) + delta**2 * (n_values * weight)
         mean += delta * weight
-        count += added
-    return _Moments(count, mean, np.sqrt(squares / np.maximum(count, 1)), largest)
+        n_values += added
+    return _Moments(n_values, mean, np.sqrt(squares / np.maximum(n_values, 1)), largest)
 
 
 def _blocks(
