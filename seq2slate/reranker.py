@@ -101,7 +101,7 @@ class Reranker(Estimator):
         """
         train_lists, valid_lists = self._training_lists(train, valid, quiet=quiet)
         network, training = self.config
-        model = SlateModel.create(train_lists, network, seed=training.seed).to(self.device)
+        model = SlateModel.create(train_lists, network, seed=training.seed, missing=training.missing).to(self.device)
         self.history_ = run_training(
             model,
             train_lists,

@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from seq2slate.errors import DataError, NotFittedError, UsageError
 from seq2slate.estimator import ESTIMATORS, NETWORK_PRESETS, Estimator, estimator_class, hold_out, load, make_estimator
 from seq2slate.options import check_choices, named_in, options_of, registry_names
 from seq2slate.reranker import Reranker
-from tests.checks import mixed_lists, snapshot
+from tests.checks import check_ranker, mixed_lists, snapshot
 from tests.test_cli import seq2slate
 from tests.test_ranklib import build_stand_in
 
@@ -184,6 +184,36 @@ def test_rerank_gives_the_ids_of_rank(fitted: Estimator, k: int | None) -> None:
         assert slate.item_ids == [ids[index] for index in indices if index >= 0]
         if slate.log_probabilities is not None:
             assert len(slate.log_probabilities) == len(slate.item_ids)
+
+
+# Missing values and other columns
+
+
+def with_missing(lists: ItemLists, seed: int, share: float = 0.2) -> ItemLists:
+    """Return lists in which some numbers are missing, but for column f3."""
+    missing = np.random.default_rng(seed).random(lists.features.shape) < share
+    missing[:, 2] = False
+    return replace(lists, features=np.where(missing, np.nan, lists.features))
+
+
+def test_missing_values_are_learned_from_and_ranked(options: dict[str, Any], tmp_path: Path) -> None:
+    train, valid, test = (with_missing(lists, seed) for seed, lists in enumerate((LISTS, LISTS, TEST)))
+    ranker = make_estimator(**options).fit(train, valid)
+    ranker.save(tmp_path / "ranker")
+    local = {name: value for name, value in options.items() if name in ranker.local_options}
+    check_ranker(ranker, test, save_load=lambda _: load(tmp_path / "ranker").set_params(**local))
+    if options["kind"] != "mmr":  # its trade-off may be relevance alone
+        assert (ranker.rank(test.batch()) != ranker.rank(TEST.batch())).any()
+
+
+def test_columns_are_found_by_name_and_others_ignored(fitted: Estimator) -> None:
+    order = [2, 0, 4, 3, 1]
+    wider = np.column_stack([TEST.features, np.full(TEST.n_items, np.nan)])[:, order]
+    other = replace(TEST, features=wider, feature_names=tuple(f"f{place + 1}" for place in order))
+    np.testing.assert_array_equal(fitted.rank(other.batch()), fitted.rank(TEST.batch()))
+    narrow = replace(TEST, features=TEST.features[:, [0, 2]], feature_names=("f1", "f3"))
+    with pytest.raises(DataError, match=r"columns of the training are missing: 'f2', 'f4'; .* there are 'f1', 'f3'"):
+        fitted.rank(narrow.batch())
 
 
 # Options

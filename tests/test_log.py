@@ -177,7 +177,7 @@ def test_futures_can_be_awaited(log: ImpressionLog) -> None:
     ("change", "message"),
     [
         ({"features": np.ones((3, 2))}, "as many rows"),
-        ({"features": np.full((4, 2), np.nan)}, "finite"),
+        ({"features": np.full((4, 2), np.inf)}, "finite"),
         ({"feature_names": ("a",)}, "1 feature names for 2"),
         ({"items": ["a", "a", "b", "c"]}, "twice"),
         ({"shown": [0, 4]}, "indices"),
@@ -865,8 +865,6 @@ def test_an_export_refuses_what_does_not_fit_into_one_table(log: ImpressionLog, 
     with pytest.raises(DataError, match=r"7 features .* from 1970-01-02T00:00:00\+00:00 .* --since, --until"):
         export(log, tmp_path / "x.parquet")
     log.add_impression(impression(3, at=2.0, context={"hour": 3})).result()
-    with pytest.raises(DataError, match="'hour' is a number in some impressions and missing in others"):
-        export(log, tmp_path / "x.parquet", ImpressionFilter(until=10))
     log.add_impression(impression(4, at=3.0, context={"hour": "three"})).result()
     with pytest.raises(DataError, match="'hour' is a number in some impressions and text in others"):
         export(log, tmp_path / "x.parquet", ImpressionFilter(since=2, until=10))
@@ -874,6 +872,21 @@ def test_an_export_refuses_what_does_not_fit_into_one_table(log: ImpressionLog, 
     with pytest.raises(DataError, match="'arm'"):
         export(log, tmp_path / "x.parquet", ImpressionFilter(since=4, until=10))
     assert not list(tmp_path.glob("*.parquet"))
+
+
+def test_missing_numbers_are_kept_and_exported_as_null(log: ImpressionLog, tmp_path: Path) -> None:
+    features = np.array([[1.0, np.nan], [np.nan, np.nan], [3.0, 4.0]], np.float32)
+    for number, hour in enumerate([9.0, None]):
+        one = impression(number, n_items=3, n_features=2, context={"hour": hour})
+        log.add_impression(replace(one, features=features)).result()
+        logged = log.get(one.slate_id)
+        assert logged is not None
+        np.testing.assert_array_equal(logged.features, features)
+    assert export(log, tmp_path / "log.parquet") == 2
+    table = pq.read_table(tmp_path / "log.parquet")
+    assert table["features"].to_pylist() == [[[1.0, None], [None, None], [3.0, 4.0]]] * 2
+    assert sorted(table["hour"].to_pylist(), key=str) == [9.0, None]
+    np.testing.assert_array_equal(read(tmp_path / "log.parquet").features, np.tile(features, (2, 1)))
 
 
 def test_an_export_does_not_need_the_whole_log_in_memory(tmp_path: Path) -> None:

@@ -321,9 +321,9 @@ def bad_list_rows() -> dict[str, tuple[dict[str, Any], str]]:
         ),
         "nan label": ({"label": [[0.0, None], [], [0.0] * 3]}, r"row 0 \(list 'a', item 1\): labels hold nan"),
         "text label": ({"label": [["no", "yes"], [], ["no"] * 3]}, r"row 0 .*label must hold numbers"),
-        "nan": (
-            {"features": [*features[:2], [[1.0, 1.0], [np.nan, 1.0], [1.0, 1.0]]]},
-            r"row 2 \(list 'c', item 1\): feature 'f1' is nan",
+        "infinite": (
+            {"features": [*features[:2], [[1.0, 1.0], [np.inf, 1.0], [1.0, 1.0]]]},
+            r"row 2 \(list 'c', item 1\): feature 'f1' is inf",
         ),
         "inf": ({"price": [[1.0, np.inf], [], [1.0] * 3]}, r"row 0 \(list 'a', item 1\): feature 'price' is inf"),
         "width": (
@@ -337,7 +337,7 @@ def bad_list_rows() -> dict[str, tuple[dict[str, Any], str]]:
         "flat features": ({"features": [[1.0, 2.0], [], [1.0] * 3]}, r"row 0 .*features must hold a list of numbers"),
         "one label a list": ({"label": [0.0, 1.0, 0.0]}, r"label holds double, but each row needs a list"),
         "one feature a list": ({"features": [0.0, 1.0, 0.0]}, r"features holds double, but each row needs a list"),
-        "context nan": ({"hour": [1.0, 2.0, np.nan]}, r"row 2 \(list 'c'\): context column 'hour' is nan"),
+        "infinite context": ({"hour": [1.0, 2.0, np.inf]}, r"row 2 \(list 'c'\): context column 'hour' is inf"),
         "float ids": ({"list_id": [1.0, 2.5, 3.0]}, r"row 1: list_id must be text or whole numbers, not 2.5"),
         "slot taken": ({"shown_slot": [[0, 1], [], [0, 0, 1]]}, r"row 2 \(list 'c', item 1\): another item"),
         "half a slot": (
@@ -380,8 +380,7 @@ def bad_item_rows() -> dict[str, tuple[dict[str, Any], str]]:
             r"row 3 \(list 'c'\): no item_id and no position.*more rows",
         ),
         "same item": ({"item_id": ["x", "x", "x", "y", "z"]}, r"row 1 \(list 'a'\): item 'x' occurs twice"),
-        "nan": ({"price": [1.0, 2.0, np.nan, 4.0, 5.0]}, r"row 2 \(list 'c'\): feature 'price' is nan"),
-        "null": ({"price": [1.0, 2.0, None, 4.0, 5.0]}, r"row 2 \(list 'c'\): feature 'price' is nan"),
+        "infinite": ({"price": [1.0, 2.0, np.inf, 4.0, 5.0]}, r"row 2 \(list 'c'\): feature 'price' is inf"),
         "negative": ({"label": [0.0, 1.0, 0.0, -2.0, 0.0]}, r"row 3 \(list 'c'\): label -2 is negative"),
         "null list_id": ({"list_id": ["a", "a", None, "c", "c"]}, r"row 2: no list_id"),
         "text position": ({"position": list("abcde")}, r"row 0 \(list 'a'\): position must hold numbers"),
@@ -400,13 +399,26 @@ def test_bad_item_rows_are_named(tmp_path: Path, case: str) -> None:
 def test_rows_are_counted_from_the_start_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     n_rows = 500
     price = np.ones(n_rows)
-    price[437] = np.nan
+    price[437] = np.inf
     columns = {"list_id": np.arange(n_rows) // 3, "position": np.arange(n_rows) % 3, "item_id": np.arange(n_rows)}
     path = tmp_path / "long.parquet"
     pq.write_table(pa.table(columns | {"price": price}), path, row_group_size=50)
     monkeypatch.setattr(parquet, "_VALUES_PER_BATCH", 100)
-    with pytest.raises(DataError, match=r"long.parquet, row 437 \(list '145'\): feature 'price' is nan"):
+    with pytest.raises(DataError, match=r"long.parquet, row 437 \(list '145'\): feature 'price' is inf"):
         read_parquet(path)
+
+
+@pytest.mark.parametrize("layout", ["lists", "items"])
+def test_missing_numbers_are_null_in_a_file_and_nan_in_memory(tmp_path: Path, layout: Layout) -> None:
+    features = np.array([[1, np.nan], [np.nan, 2], [3, 4]])
+    context = {"hour": [np.nan, 9.0]}
+    lists = ItemLists(features, [0, 1, 3], feature_names=("price", "age"), context=context)
+    path = tmp_path / "some.parquet"
+    write_parquet(lists, path, layout=layout)
+    table = pq.read_table(path)
+    columns = ["features"] if layout == "lists" else ["price", "age"]
+    assert not any("nan" in str(table[name].to_pylist()) for name in [*columns, "hour"])
+    assert_same_lists(read_parquet(path), lists)
 
 
 def test_the_first_item_sets_the_width_for_all_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

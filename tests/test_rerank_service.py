@@ -5,15 +5,17 @@ import json
 import sqlite3
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from seq2slate.config import NetworkConfig
 from seq2slate.data.lists import ItemLists
+from seq2slate.data.scaling import Missing
 from seq2slate.experiments.assignment import Arm, Experiment
 from seq2slate.log.impression_log import open_log
 from seq2slate.model.backends.backend import choose_backend
@@ -37,7 +39,7 @@ async def rerank(service: RerankService, **body: Any) -> RerankResponse:
     return await service.rerank(read_rerank(json.dumps(body).encode(), max_items=1000))
 
 
-def with_columns() -> Deployment:
+def with_columns(missing: Missing = "impute") -> Deployment:
     """Two arms, one of them a model that reads a text column and a number of the list."""
     lists = ItemLists(
         np.random.default_rng(0).normal(size=(20, 2)),
@@ -45,10 +47,12 @@ def with_columns() -> Deployment:
         categorical={"brand": ["x", "y"] * 10},
         context={"hour": np.array([1.0, 2.0])},
     )
-    model = ServedModel(choose_backend(SlateModel.create(lists, NetworkConfig(hidden=4))), "f")
+    network = NetworkConfig(hidden=4)
+    model = ServedModel(choose_backend(SlateModel.create(lists, network, missing=missing)), "f")
     return Deployment(Experiment("e", (Arm("control", model="base"), Arm("treated"))), {"treated": model})
 
 
+@pytest.mark.parametrize("missing", ["impute", "refuse"])
 @pytest.mark.parametrize(
     ("change", "detail"),
     [
@@ -56,15 +60,21 @@ def with_columns() -> Deployment:
         ({"categorical": {}}, "categorical column 'brand' is missing"),
         ({"context": {}}, "context column 'hour' is missing"),
         ({"context": {"hour": "nine"}}, "context column 'hour' is text, the model reads a number"),
-        ({"context": {"hour": None}}, "context column 'hour' is missing"),
+        ({"context": {"hour": None}}, {"refuse": "context column 'hour' is missing"}),
+        ({"features": [[1.0, None], [3.0, 4.0]]}, {"refuse": "feature 'f2' of item 'a' is missing"}),
+        ({"features": [[1.0, None], [3.0, 4.0]], "categorical": {}}, "categorical column 'brand' is missing"),
         ({"context": {"hour": 1e400}}, "context column 'hour' is infinite"),
         ({"context": {"hour": 9.0, "day": -1e400}}, "context column 'day' is infinite"),
         ({"context": {"hour": 9.0, "day": "Monday"}, "categorical": {"brand": ["x", None], "size": ["s", "m"]}}, UNSET),
         ({"features": [[1.0, 2.0], [3.0]]}, "item 'b' has 1 column of features, the model reads 2: 'f1', 'f2'"),
     ],
 )
-def test_all_arms_fall_back_alike(tmp_path: Path, change: dict[str, Any], detail: str | UnsetType) -> None:
-    service = reranker(tmp_path, with_columns, deadline_ms=60_000, log_deadline_ms=60_000)
+def test_all_arms_fall_back_alike(tmp_path: Path, change: dict[str, Any], detail: Any, missing: Missing) -> None:
+    service = reranker(tmp_path, partial(with_columns, missing), deadline_ms=60_000, log_deadline_ms=60_000)
+    if isinstance(detail, dict):
+        detail = detail.get(missing, UNSET)
+    if missing == "refuse" and None in change.get("features", [[]])[0]:
+        detail = "feature 'f2' of item 'a' is missing"
     good = {"features": [[1.0, 2.0], [3.0, 4.0]], "categorical": {"brand": ["x", "z"]}, "context": {"hour": 9.0}}
     units = {service.deployment.experiment.assign(f"u{n}").name: f"u{n}" for n in range(20)}
 

@@ -208,8 +208,6 @@ def test_slate_ids_cannot_be_guessed(main: Main) -> None:
         (lambda items: items[2].update(features=[]), f"item 'c' has 0 columns of features, {READS}", "other"),
         (lambda items: items[2].pop("features"), "features of item 'c' are missing", "other"),
         (lambda items: [item.pop("features") for item in items], f"features are missing, {READS}", "other"),
-        (lambda items: items[2].update(features=[1.0, None, 1.0, 1.0]), "feature 'f2' of item 'c' is missing", "f2"),
-        (lambda items: items[2].update(features=[1.0, NAN, 1.0, 1.0]), "feature 'f2' of item 'c' is NaN", "f2"),
         (lambda items: items[2].update(features=[1.0, 1.0, INF, 1.0]), "feature 'f3' of item 'c' is infinite", "f3"),
         (lambda items: items[2].update(features=[NAN, 1.0, -INF, 1.0]), "feature 'f3' of item 'c' is infinite", "f3"),
         (lambda items: items[2].update(features=[1e300] * 4), "feature 'f1' of item 'c' is beyond float32", "f1"),
@@ -244,10 +242,28 @@ def test_bad_features_lead_to_the_base_order(
     assert main.post("/v1/clicks", {"slate_id": answer["slate_id"], "item": "b"}).json() == {"outcome": "new"}
 
 
-def test_a_context_that_is_not_a_number_is_a_bad_feature(main: Main) -> None:
+@pytest.mark.parametrize("arm", ["treated", "control"])
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_missing_features_are_ranked_as_the_model_ranks_them_and_logged(
+    main: Main, arm: str, missing: float | None
+) -> None:
+    body = request(main.unit(arm))
+    body["items"][2]["features"][1], body["items"][4]["features"] = missing, [missing] * N_FEATURES
+    answer = main.service.client.post(
+        "/v1/rerank", content=json.dumps(body), headers={"Content-Type": "application/json"}
+    ).json()
+    assert not answer["fallback"]
+    features = np.array([item["features"] for item in body["items"]], np.float32)
+    impression = main.logged(answer["slate_id"])
+    np.testing.assert_array_equal(impression.features, features)
+    expected = main.model.rank(ItemLists(features, [0, 6]).batch())[0] if arm == "treated" else range(6)
+    assert answer["items"] == ["abcdef"[item] for item in expected]
+
+
+def test_an_infinite_context_is_a_bad_feature(main: Main) -> None:
     answer = main.service.client.post(
         "/v1/rerank",
-        content=json.dumps(request(main.unit("treated"), context={"page": float("nan")})),
+        content=json.dumps(request(main.unit("treated"), context={"page": float("inf")})),
         headers={"Content-Type": "application/json"},
     ).json()
     assert (answer["fallback"], answer["reason"]) == (True, "bad-features")

@@ -6,8 +6,9 @@ most of them the base position; lists without a dense column are refused, since 
 
 from __future__ import annotations
 
-from seq2slate.data.features import FeatureTransform, Scaling
-from seq2slate.data.lists import FloatArray, ItemLists
+from seq2slate.data.features import FeatureTransform
+from seq2slate.data.lists import ItemLists
+from seq2slate.data.scaling import Scaling
 from seq2slate.errors import DataError
 
 READS_CATEGORIES = ("mart", "lambdamart", "random-forest", "seq2slate")
@@ -34,17 +35,3 @@ def fit_numbers(kind: str, train: ItemLists, *, scaling: Scaling = "signed-log")
             f"{', '.join(READS_CATEGORIES)}, which read categories"
         )
     return FeatureTransform.fit(train, scaling=scaling, categorical=[], context=[])
-
-
-def raw_features(transform: FeatureTransform, lists: ItemLists) -> FloatArray:
-    """Return (T, F) the dense columns of the training lists, found by name and as they are.
-
-    Raises:
-        DataError: A column of the training lists is missing; `FeatureTransform.apply` says which.
-
-    """
-    transform.apply(lists[:0])
-    names = transform.dense.names
-    if lists.feature_names == names:
-        return lists.features
-    return lists.features[:, [lists.feature_names.index(name) for name in names]]

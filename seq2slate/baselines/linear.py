@@ -31,7 +31,7 @@ class RidgeRanker(PointwiseEstimator):
     """L2 penalty: it counts as so many items that pull every weight to 0."""
 
     weights_: FloatArray = field(init=False, repr=False)
-    """(F,) one a dense column."""
+    """(F + M,) one a dense column, and one an indicator of missing values."""
 
     kind = "ridge"
     reads_validation = False
@@ -54,7 +54,7 @@ class WeightedColumns(PointwiseEstimator):
     """Sorts by a weighted sum of the `scaled_columns`; subclasses say how the weights are found."""
 
     weights_: FloatArray = field(init=False, repr=False)
-    """(F + 1,) one for each of the `scaled_columns`."""
+    """(F + M + 1,) one for each of the `scaled_columns`."""
 
     def score_items(self, lists: ItemLists) -> FloatArray:
         """Return the weighted sum (T,) of the columns of each item."""
@@ -62,7 +62,10 @@ class WeightedColumns(PointwiseEstimator):
 
 
 def scaled_columns(transform: FeatureTransform, lists: ItemLists) -> FloatArray:
-    """Return (T, F + 1) the scaled dense columns and, last, -log(1 + base position), which spreads about as wide."""
+    """Return (T, F + M + 1) the scaled dense columns, the indicators of missing values and, last, the base position.
+
+    The last one is -log(1 + base position), which spreads about as wide as the others.
+    """
     return np.column_stack([transform.apply(lists).dense, -np.log1p(lists.positions.astype(np.float32))])
 
 

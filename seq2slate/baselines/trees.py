@@ -24,7 +24,6 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from seq2slate.baselines.columns import raw_features
 from seq2slate.baselines.coordinate_ascent import ScoredNdcg
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import FloatArray, IntArray, ItemLists
@@ -97,16 +96,13 @@ class Trees(PointwiseEstimator):
     def _columns(self, lists: ItemLists) -> FloatArray:
         """Return (T, C) all columns: numbers, then codes of categories from 0 (NaN: none), then the base position."""
         transform, list_index = self.transform_, lists.list_index
-        columns = [raw_features(transform, lists)]
-        columns += [lists.context[name][list_index].astype(np.float32) for name in transform.context.names]
-        columns += [_codes(words.encode(lists.categorical[name])) for name, words in transform.categorical.items()]
-        columns += [
-            _codes(words.encode(lists.context[name]))[list_index]
-            for name, words in transform.context_categorical.items()
-        ]
+        encoded = transform.apply(lists)  # for the codes: the numbers stay raw
+        columns = [transform.raw_features(lists), transform.raw_context(lists)[list_index]]
+        columns += [_codes(codes) for codes in encoded.categorical.values()]
+        columns += [_codes(codes)[list_index] for codes in encoded.context_categorical.values()]
         if self.base_position:
             columns.append(lists.positions.astype(np.float32))
-        return columns[0] if len(columns) == 1 else np.column_stack(columns)
+        return np.column_stack(columns)
 
     def _categorical_columns(self) -> list[int]:
         """Return the numbers of the columns that hold codes."""

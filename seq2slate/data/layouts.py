@@ -61,7 +61,7 @@ def _list_rows(lists: ItemLists) -> Any:
     columns = {"list_id": _short(lists.original_list_ids()), "item_id": ragged(_short(lists.original_item_ids()))}
     if lists.n_features:
         ends = np.arange(lists.n_items + 1, dtype=np.int32) * lists.n_features
-        columns["features"] = ragged(pa.ListArray.from_arrays(pa.array(ends), pa.array(lists.features.ravel())))
+        columns["features"] = ragged(pa.ListArray.from_arrays(pa.array(ends), _short(lists.features.ravel())))
     columns |= {name: ragged(values) for name, values in _present_fields(lists)}
     columns |= {name: ragged(_short(values)) for name, values in lists.categorical.items()}
     columns |= {name: _short(values) for name, values in lists.context.items()}
@@ -88,7 +88,7 @@ def _item_rows(lists: ItemLists) -> Any:
         "position": by_row(lists.positions),
         "item_id": by_row(_short(lists.original_item_ids())),
     }
-    columns |= {name: by_row(lists.features[:, j]) for j, name in enumerate(lists.feature_names)}
+    columns |= {name: by_row(_short(lists.features[:, j])) for j, name in enumerate(lists.feature_names)}
     columns |= {name: by_row(values) for name, values in _present_fields(lists)}
     columns |= {name: by_row(_short(values)) for name, values in lists.categorical.items()}
     columns |= {name: repeated(_short(values)) for name, values in lists.context.items()}
@@ -118,8 +118,10 @@ def _version(lists: ItemLists) -> int:
 
 
 def _short(values: Any) -> Any:
-    """Return text with 32-bit offsets, which every reader of Parquet knows; numbers as they are."""
-    return values.cast(pa.string()) if isinstance(values, pa.Array) and is_text(values.type) else values
+    """Return text with 32-bit offsets, which every reader of Parquet knows, and numbers with null for NaN."""
+    if isinstance(values, np.ndarray):
+        return pa.array(values, from_pandas=True)
+    return values.cast(pa.string()) if is_text(values.type) else values
 
 
 def _check_writable(lists: ItemLists, layout: Layout) -> None:

@@ -59,7 +59,7 @@ class ItemLists:
     """
 
     features: FloatArray = field(metadata=PER_ITEM)
-    """(T, F) dense columns, raw: normalisation belongs to the model."""
+    """(T, F) dense columns, raw, NaN where a value is missing: normalisation belongs to the model."""
     offsets: IntArray
     """(Q + 1,) where each list begins; the last entry is T."""
     labels: FloatArray | None = field(metadata=PER_ITEM)
@@ -73,7 +73,7 @@ class ItemLists:
     categorical: Mapping[str, Strings] = field(metadata=PER_ITEM)
     """Text columns, one value an item."""
     context: Mapping[str, Any] = field(metadata=PER_LIST)
-    """Columns with one value a list: text (Strings) or numbers (float64)."""
+    """Columns with one value a list: text (Strings) or numbers (float64, NaN where missing)."""
     impressions: Impressions | None
     """What was shown in which slot, with which propensity, to whom, and what was clicked when; None if unknown."""
     relevance: FloatArray | None = field(metadata=PER_ITEM)
@@ -332,8 +332,9 @@ class ItemLists:
             locate_list: The same for a list (Q,).
 
         Raises:
-            DataError: For a NaN or infinite number, a negative label, a probability outside [0, 1], a missing id, an
-                item id that occurs twice in one list, and what `Impressions.check` refuses.
+            DataError: For an infinite number, a NaN that is neither a feature nor context, where it stands for a
+                missing value, a negative label, a probability outside [0, 1], a missing id, an item id that occurs
+                twice in one list, and what `Impressions.check` refuses.
         """
         where, where_list = locate or self.describe_item, locate_list or self._describe_list
         self._check_finite(where, where_list)
@@ -366,12 +367,12 @@ class ItemLists:
 
     def _check_finite(self, where: Callable[[int], str], where_list: Callable[[int], str]) -> None:
         for start in range(0, self.n_items, 65536):  # in blocks: the mask of a large matrix is large too
-            finite = np.isfinite(self.features[start : start + 65536])
-            if not finite.all():
-                row, column = np.argwhere(~finite)[0]
+            infinite = np.isinf(self.features[start : start + 65536])
+            if infinite.any():
+                row, column = np.argwhere(infinite)[0]
                 value, name = self.features[start + row, column], self.feature_names[column]
                 raise DataError(
-                    f"{where(start + int(row))}: feature {name!r} is {value:g}; every feature must be finite"
+                    f"{where(start + int(row))}: feature {name!r} is {value:g}; every feature must be finite or missing"
                 )
         for field_name in ("labels", "relevance"):
             values = getattr(self, field_name)
@@ -379,9 +380,11 @@ class ItemLists:
                 row = int((~np.isfinite(values)).argmax())
                 raise DataError(f"{where(row)}: {field_name} hold {values[row]:g}; every one must be finite")
         for name, values in self.context.items():
-            if isinstance(values, np.ndarray) and not np.isfinite(values).all():
-                q = int((~np.isfinite(values)).argmax())
-                raise DataError(f"{where_list(q)}: context column {name!r} is {values[q]:g}; every one must be finite")
+            if isinstance(values, np.ndarray) and np.isinf(values).any():
+                q = int(np.isinf(values).argmax())
+                raise DataError(
+                    f"{where_list(q)}: context column {name!r} is {values[q]:g}; every one must be finite or missing"
+                )
 
     def _first_duplicate(self) -> int | None:
         """Return the row of the first item whose id occurred earlier in its list."""

@@ -61,10 +61,11 @@ def _shapes(request: SlateRequest, transform: FeatureTransform | None) -> Iterat
 
 
 def _numbers(request: SlateRequest, transform: FeatureTransform | None) -> Iterator[BadFeatures]:
-    """Yield infinite numbers, and then those that are missing, which some models can read."""
+    """Yield infinite numbers, and then those that are missing, unless the model imputes them."""
     context = request.context or {}
     read = () if transform is None else transform.context.names
-    for problem_of in (_infinite, _missing):
+    refuses_missing = transform is not None and transform.dense.missing == "refuse"
+    for problem_of in (_infinite, _missing) if refuses_missing else (_infinite,):
         for item, row in zip(request.ids, request.rows, strict=True):
             for column, value in enumerate(row or ()):
                 if problem := problem_of(value):

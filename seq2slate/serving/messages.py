@@ -1,9 +1,9 @@
 """The bodies of requests and responses, and every check of them that needs neither a model nor the log.
 
-A malformed request is refused with 400 or 422 and a message that names the field. Features are different: a number that
-is missing, infinite or NaN, or a row that is too short, is a fault of some pipeline far away, and the page has to be
-shown all the same. So `features` may hold any numbers here; the service falls back to the base order if they are
-invalid.
+A malformed request is refused with 400 or 422 and a message that names the field. Features are different: an infinite
+number, or a row that is too short, is a fault of some pipeline far away, and the page has to be shown all the same. So
+`features` may hold any numbers here; the service falls back to the base order if they are invalid. A number that is
+null or NaN is missing, and the model decides whether it reads missing numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from math import isfinite
+from math import isinf, isnan, nan
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -115,8 +115,8 @@ class SlateRequest:
     rows: Sequence[FeatureRow | None]
     """(N,) the features as they came."""
     features: FloatArray | None
-    """(N, F) read-only, (N, 0) if no candidate has any; None if only some rows are there, rows differ in length, or any
-    number is missing or not finite."""
+    """(N, F) read-only, NaN for a missing number, (N, 0) if no candidate has any; None if only some rows are there, rows
+    differ in length, or any number, of the context too, is infinite."""
     categorical: dict[str, list[str | None]]
     """Without `item_id`, which are the ids."""
     titles: Sequence[str | None] | None
@@ -165,7 +165,7 @@ def read_rerank(body: bytes, *, max_items: int) -> SlateRequest:
         features=_valid_features(rows if has_features else [[]] * len(rows), message.context),
         categorical=categorical,
         titles=[title and cut_title(title) for title in titles] if any(titles) else None,
-        context=message.context,
+        context=_without_nan(message.context),
         k=len(ids) if message.k is None else min(message.k, len(ids)),
         explain=message.explain,
     )
@@ -268,19 +268,35 @@ def _n_bytes(text: str) -> int:
 
 
 def _valid_features(rows: Sequence[FeatureRow | None], context: Context | None) -> FloatArray | None:
-    """Return the rows as (N, F); None if they are invalid, or a number of the context is not finite."""
-    if context and not all(isfinite(value) for value in context.values() if isinstance(value, float)):
+    """Return the rows as (N, F), NaN for a missing number; None if they or the context are invalid."""
+    if context and any(isinf(value) for value in context.values() if isinstance(value, float)):
         return None
     known = [row for row in rows if row is not None]
     if len(known) < len(rows) or len({len(row) for row in known}) != 1:
         return None
     numbers = list(chain.from_iterable(known))
-    try:  # NumPy takes half as long again for a list of lists
-        packed = _packer(len(numbers)).pack(*numbers)
-    except (struct.error, OverflowError):  # a missing number, or one beyond float32
+    try:
+        packed = _packed(numbers)
+    except OverflowError:  # a number beyond float32
         return None
     features = np.frombuffer(packed, np.float32).reshape(len(known), -1)
-    return features if np.isfinite(features).all() else None
+    return None if np.isinf(features).any() else features
+
+
+def _without_nan(context: Context | None) -> Context | None:
+    """Return the context with None for NaN, which the log could not store."""
+    if not context or not any(isinstance(value, float) and isnan(value) for value in context.values()):
+        return context
+    return {name: None if isinstance(value, float) and isnan(value) else value for name, value in context.items()}
+
+
+def _packed(numbers: Sequence[float | None]) -> bytes:
+    """Return the numbers as float32, NaN for None; NumPy takes half as long again for a list of lists."""
+    pack = _packer(len(numbers)).pack
+    try:
+        return pack(*numbers)
+    except struct.error:  # a number is missing
+        return pack(*(nan if number is None else number for number in numbers))
 
 
 @lru_cache(maxsize=256)

@@ -197,7 +197,7 @@ class RerankService:
             if model is not None:
                 return await self._place(model, arm.temperature, features, request)
             if transform is not None:
-                transform.check_columns(request.categorical, request.context or {})
+                transform.check_columns(features, request.categorical, request.context or {})
             return _base_order(k, features, None)
         except TimeoutError:
             return _base_order(k, features, DEADLINE)

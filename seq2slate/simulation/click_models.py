@@ -342,11 +342,15 @@ def examination_probability(n_slots: int, eta: float) -> Doubles:
 def similar_items(lists: ItemLists, q: float) -> BoolArray:
     """Return (B, N, N) which pairs of different items are similar: apart by at most the q quantile of their list.
 
+    Raises:
+        DataError: A feature is missing, so that there are no distances.
+
     >>> similar_items(ItemLists(features=[[0], [1], [9]], offsets=[0, 3]), q=0)[0].astype(int).tolist()
     [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
     """
     from scipy.spatial.distance import squareform  # takes a quarter of a second to import
 
+    _check_no_missing(lists)
     lengths = lists.lengths
     similar = np.zeros((len(lists), *[int(lengths.max(initial=0))] * 2), dtype=bool)
     for length in np.unique(lengths[lengths >= 2]).tolist():
@@ -356,6 +360,16 @@ def similar_items(lists: ItemLists, q: float) -> BoolArray:
         square = squareform(np.arange(1, close.shape[1] + 1))  # (n, n) the number of each pair; 0 on the diagonal
         similar[members, :length, :length] = np.pad(close, ((0, 0), (1, 0)))[:, square]
     return similar
+
+
+def _check_no_missing(lists: ItemLists) -> None:
+    missing = np.isnan(lists.features)
+    if missing.any():
+        row, column = np.argwhere(missing)[0]
+        raise DataError(
+            f"{lists.describe_item(int(row))}: feature {lists.feature_names[column]!r} is missing, and this user "
+            "compares items by all of their features: fill it, or choose a user that does not compare items"
+        )
 
 
 def _close_pairs(features: FloatArray, q: float) -> BoolArray:
