@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from seq2slate.data import parquet
 from seq2slate.data.impressions import Impressions
-from seq2slate.data.layouts import to_table
+from seq2slate.data.layouts import Layout, to_table
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.parquet import read_parquet, stream_parquet, write_parquet
 from seq2slate.data.tables import from_table

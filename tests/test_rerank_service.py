@@ -115,8 +115,8 @@ def test_without_a_model_columns_are_logged_with_and_without_features(tmp_path: 
 
 def test_long_names_are_cut_in_what_is_said(tmp_path: Path) -> None:
     service = reranker(tmp_path, with_columns)
-    answer = asyncio.run(rerank(service, unit="u", item_ids=["a" * 500, "b"], features=[[1.0, None], [3.0, 4.0]]))
-    assert answer.detail == f"feature 'f2' of item '{'a' * 80}…' is missing"
+    answer = asyncio.run(rerank(service, unit="u", item_ids=["a" * 500, "b"], features=[[1.0, 1e300], [3.0, 4.0]]))
+    assert answer.detail == f"feature 'f2' of item '{'a' * 80}…' is beyond float32"
     service.close()
 
 

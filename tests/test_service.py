@@ -488,7 +488,7 @@ def test_arms_show_the_name_of_their_models_folder(main: Main) -> None:
     try:
         assert main.post("/v1/admin/reload", None).status_code == 200
         assert client.get("/v1/experiment").json()["models"] == models | {"treated": "model-2026-03"}
-        answer = main.rerank(request(main.unit("treated")))
+        answer = [main.rerank(request(main.unit(arm))) for arm in ("control", "treated")][1]
         for path in ("/", f"/slates/{answer['slate_id']}"):
             page = client.get(path).text
             assert re.search(r"model-2026-03<small><code class=\"number\">[0-9a-f]{16}</code>", page), path

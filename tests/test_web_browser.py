@@ -91,7 +91,7 @@ class Site:
         ids = [HTML, LONG, *(f"item {number}" for number in range(10))]
         features = np.random.default_rng(3).normal(size=(len(ids), N_FEATURES)).round(3).tolist()
         bodies = [request(f"user {number}", seed=number, n=12, k=6) for number in range(4)]
-        bodies[0]["items"][0]["features"][0] = None
+        bodies[0]["items"][0]["features"][0] = 1e300
         answers = [self.post("/v1/rerank", body) for body in bodies]
         self.fallback = answers[0]
         columns = {"item_ids": ids, "features": features, "titles": TITLES, "k": 8}
@@ -262,10 +262,10 @@ def test_a_slate_with_odd_ids_is_readable(
 def test_titles_and_the_reason_of_a_fallback_are_readable(site: Site, browser: Browser, size: str) -> None:
     with opened(browser, site.service.url, size) as page:
         page.goto(f"{site.service.url}/slates")
-        expect(page.get_by_text("feature 'f1' of item 'a' is missing")).to_be_visible()
+        expect(page.get_by_text("feature 'f1' of item 'a' is beyond float32")).to_be_visible()
         check_layout(page, f"slates-{size}")
         page.goto(f"{site.service.url}/slates/{site.fallback['slate_id']}")
-        expect(page.locator(".facts")).to_contain_text("feature 'f1' of item 'a' is missing")
+        expect(page.locator(".facts")).to_contain_text("feature 'f1' of item 'a' is beyond float32")
         check_layout(page, f"slate-fallback-{size}")
 
 

@@ -1,12 +1,13 @@
 """Why a model cannot read a request: the column and the item, for the response, the log, the pages and the metrics.
 
-This runs only when a slate has fallen back to the base order, so it may take its time to look at every value.
+This runs only when a slate has fallen back to the base order; the search ends at the first column that is wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import isinf, isnan
 
 import numpy as np
@@ -38,8 +39,8 @@ def find_bad_features(request: SlateRequest, transform: FeatureTransform | None)
         request: The request.
         transform: The columns of the model; None if there is no model.
     """
-    found = (*_shapes(request, transform), *_numbers(request, transform), *_columns(request, transform))
-    return next(iter(found), BadFeatures("the columns cannot be read"))
+    found = chain(_shapes(request, transform), _numbers(request, transform), _columns(request, transform))
+    return next(found, BadFeatures("the columns cannot be read"))
 
 
 def _shapes(request: SlateRequest, transform: FeatureTransform | None) -> Iterator[BadFeatures]:
@@ -61,24 +62,27 @@ def _shapes(request: SlateRequest, transform: FeatureTransform | None) -> Iterat
 
 
 def _numbers(request: SlateRequest, transform: FeatureTransform | None) -> Iterator[BadFeatures]:
-    """Yield infinite numbers, and then those that are missing, unless the model imputes them."""
-    context = request.context or {}
+    """Yield the first infinite number, and then the first that is missing, unless the model imputes it."""
+    features = np.array([row or () for row in request.rows], dtype=np.float64)  # (N, F), NaN where one is missing
+    context = {name: value for name, value in (request.context or {}).items() if not isinstance(value, str)}
     read = () if transform is None else transform.context.names
-    refuses_missing = transform is not None and transform.dense.missing == "refuse"
-    for problem_of in (_infinite, _missing) if refuses_missing else (_infinite,):
-        for item, row in zip(request.ids, request.rows, strict=True):
-            for column, value in enumerate(row or ()):
-                if problem := problem_of(value):
-                    yield _bad_feature(column, item, problem, transform)
-        for name, number in context.items():
-            problem = None if isinstance(number, str) else problem_of(number)
-            if problem and (number is not None or name in read):
+    problems = [(_infinite, np.abs(features) > _LARGEST)]
+    if transform is not None and transform.dense.missing == "refuse":
+        problems.append((_missing, np.isnan(features)))
+    for problem_of, wrong in problems:
+        if wrong.any():
+            item, column = divmod(int(wrong.argmax()), wrong.shape[1])
+            yield _bad_feature(request, item, column, transform)
+        for name, value in context.items():
+            problem = problem_of(value)
+            if problem and (value is not None or name in read):
                 yield BadFeatures(f"context column {_quoted(name)} is {problem}", name if name in read else OTHER)
 
 
-def _bad_feature(column: int, item: str, problem: str, transform: FeatureTransform | None) -> BadFeatures:
-    where = f"of item {_quoted(item)} is {problem}"
-    if transform is None or column >= len(transform.dense.names):
+def _bad_feature(request: SlateRequest, item: int, column: int, transform: FeatureTransform | None) -> BadFeatures:
+    value = (request.rows[item] or ())[column]
+    where = f"of item {_quoted(request.ids[item])} is {_infinite(value) or _missing(value)}"
+    if transform is None:
         return BadFeatures(f"feature number {column + 1} {where}")
     name = transform.dense.names[column]
     return BadFeatures(f"feature {_quoted(name)} {where}", name)
@@ -88,9 +92,9 @@ def _columns(request: SlateRequest, transform: FeatureTransform | None) -> Itera
     """Yield columns by name that are missing, or text where the model reads a number and the reverse."""
     if transform is None:
         return
-    context = request.context or {}
+    categorical, context = transform.with_item_ids(request.categorical, []), request.context or {}
     for name in transform.categorical:
-        if name not in transform.with_item_ids(request.categorical, []):
+        if name not in categorical:
             yield BadFeatures(f"categorical column {_quoted(name)} is missing", name)
     for name in (*transform.context.names, *transform.context_categorical):
         if name not in context:

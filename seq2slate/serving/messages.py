@@ -115,8 +115,8 @@ class SlateRequest:
     rows: Sequence[FeatureRow | None]
     """(N,) the features as they came."""
     features: FloatArray | None
-    """(N, F) read-only, NaN for a missing number, (N, 0) if no candidate has any; None if only some rows are there, rows
-    differ in length, or any number, of the context too, is infinite."""
+    """(N, F) read-only, NaN for a missing number, (N, 0) if no candidate has any; None if only some rows are there,
+    rows differ in length, or any number, of the context too, is infinite."""
     categorical: dict[str, list[str | None]]
     """Without `item_id`, which are the ids."""
     titles: Sequence[str | None] | None
