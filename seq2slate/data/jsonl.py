@@ -13,11 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from seq2slate.data.assembly import Source
 from seq2slate.data.layouts import table_slices, with_metadata
 from seq2slate.data.lists import ItemLists, default_feature_names
 from seq2slate.data.plan import is_names, make_plan
 from seq2slate.data.roles import Columns
-from seq2slate.data.tables import Source, join_chunks
+from seq2slate.data.tables import join_chunks
 from seq2slate.data.text import AnyPath, line_chunks, text_writer
 from seq2slate.errors import DataError
 

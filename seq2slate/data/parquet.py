@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from seq2slate.atomic import atomic_path
+from seq2slate.data.assembly import Source
 from seq2slate.data.layouts import Layout, table_slices
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.plan import METADATA, Plan, make_plan
 from seq2slate.data.roles import Columns, as_columns
-from seq2slate.data.tables import Source, check_same_columns, iterate_chunks, join_chunks
+from seq2slate.data.tables import check_same_columns, iterate_chunks, join_chunks
 from seq2slate.data.text import AnyPath
 from seq2slate.errors import DataError, UsageError
 
