@@ -48,3 +48,4 @@ from .training.callbacks import StepReport as StepReport
 from .training.callbacks import TensorBoardCallback as TensorBoardCallback
 
 __version__: str
+__all__: list[str]

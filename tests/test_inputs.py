@@ -112,7 +112,9 @@ X = np.arange(10.0).reshape(5, 2)
 Y = [0, 1, 0, 2, 1]
 
 
-@pytest.mark.parametrize("make", [np.asarray, list, pd.Series, pl.Series, pa.array], ids=str)
+@pytest.mark.parametrize(
+    "make", [np.asarray, list, pd.Series, pl.Series, pa.array], ids=["numpy", "list", "pandas", "polars", "arrow"]
+)
 def test_groups_are_lengths_or_ids(make: Any) -> None:
     lists, rows = as_lists_with_rows((X, make(Y), make([2, 0, 3])))
     assert (lists.lengths.tolist(), rows.tolist()) == ([2, 0, 3], [0, 1, 2, 3, 4])
