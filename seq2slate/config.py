@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from seq2slate.data.scaling import Missing
+from seq2slate.data.features import Missing
 from seq2slate.errors import UsageError
 from seq2slate.metrics import Measure
 from seq2slate.options import check_choices, component, named_in

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.impute import SimpleImputer
 
-from seq2slate.data import scaling as scaling_module
-from seq2slate.data.features import TRANSFORM_FORMAT, EncodedLists, FeatureTransform
+from seq2slate.data import features as features_module
+from seq2slate.data.features import CLIP, TRANSFORM_FORMAT, EncodedLists, FeatureTransform, Scaling
 from seq2slate.data.lists import ItemLists
-from seq2slate.data.scaling import CLIP, Scaling
 from seq2slate.errors import DataError, UsageError
 
 finite32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -84,7 +83,7 @@ def test_the_size_of_the_blocks_does_not_matter(monkeypatch: pytest.MonkeyPatch)
     values = np.random.default_rng(1).lognormal(size=(1001, 3)).astype(np.float32) + 1e4
     lists = ItemLists(values, [0, 1001])
     at_once = FeatureTransform.fit(lists).apply(lists).dense
-    monkeypatch.setattr(scaling_module, "_BLOCK_CELLS", 30)
+    monkeypatch.setattr(features_module, "_BLOCK_CELLS", 30)
     np.testing.assert_allclose(FeatureTransform.fit(lists).apply(lists).dense, at_once, rtol=1e-6, atol=1e-6)
 
 
@@ -174,7 +173,7 @@ def test_missing_numbers_do_not_move_the_moments(monkeypatch: pytest.MonkeyPatch
     holes = np.random.default_rng(2).random(values.shape) < [0.3, 0.0, 0.99]
     columns = [FeatureTransform.fit(ItemLists(part[:, None], [0, len(part)])).dense for part in
                (column[~missing] for column, missing in zip(values.T, holes.T, strict=True))]  # fmt: skip
-    monkeypatch.setattr(scaling_module, "_BLOCK_CELLS", 30)  # some blocks have no value at all
+    monkeypatch.setattr(features_module, "_BLOCK_CELLS", 30)  # some blocks have no value at all
     fitted = FeatureTransform.fit(ItemLists(np.where(holes, np.nan, values), [0, 1001])).dense
     np.testing.assert_allclose(fitted.mean, [float(one.mean[0]) for one in columns], rtol=1e-6)
     np.testing.assert_allclose(fitted.inverse_std, [float(one.inverse_std[0]) for one in columns], rtol=1e-6)

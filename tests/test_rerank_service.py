@@ -14,8 +14,8 @@ import pytest
 from msgspec import UNSET
 
 from seq2slate.config import NetworkConfig
+from seq2slate.data.features import Missing
 from seq2slate.data.lists import ItemLists
-from seq2slate.data.scaling import Missing
 from seq2slate.experiments.assignment import Arm, Experiment
 from seq2slate.log.impression_log import open_log
 from seq2slate.model.backends.backend import choose_backend

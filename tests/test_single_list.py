@@ -11,10 +11,9 @@ import torch
 
 from seq2slate.baselines.linear import RidgeRanker
 from seq2slate.config import NetworkConfig
-from seq2slate.data.features import FeatureTransform
+from seq2slate.data.features import FeatureTransform, Scaling
 from seq2slate.data.lists import FloatArray, IntArray, ItemLists
 from seq2slate.data.ranker import Ranker
-from seq2slate.data.scaling import Scaling
 from seq2slate.errors import DataError, UsageError
 from seq2slate.model.backends.backend import NetworkBackend, choose_backend
 from seq2slate.model.backends.parity import Judge, Slates, random_batches

@@ -6,9 +6,8 @@ most of them the base position; lists without a dense column are refused, since 
 
 from __future__ import annotations
 
-from seq2slate.data.features import FeatureTransform
+from seq2slate.data.features import FeatureTransform, Scaling
 from seq2slate.data.lists import ItemLists
-from seq2slate.data.scaling import Scaling
 from seq2slate.errors import DataError
 
 READS_CATEGORIES = ("mart", "lambdamart", "random-forest", "seq2slate")

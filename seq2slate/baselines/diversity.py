@@ -29,10 +29,9 @@ import numpy as np
 import numpy.typing as npt
 
 from seq2slate.baselines.columns import fit_numbers
-from seq2slate.data.features import FeatureTransform
+from seq2slate.data.features import FeatureTransform, Scaling
 from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists
 from seq2slate.data.ranker import empty_slates
-from seq2slate.data.scaling import Scaling
 from seq2slate.errors import DataError, UsageError
 from seq2slate.estimator import Estimator
 from seq2slate.metrics import Measure

@@ -132,7 +132,7 @@ def _missing_features(lists: ItemLists) -> dict[str, float]:
 
 
 def _count_distinct(values: Any) -> int:
-    return int(pc.count_distinct(pa.array(values)).as_py())
+    return int(pc.count_distinct(pa.array(values, from_pandas=True)).as_py())  # NaN is missing, and no value
 
 
 def _label_text(shares: Mapping[float, float] | None) -> str:

@@ -23,7 +23,8 @@ The user scans the base order from the top, and a click nearby moves the odds of
 whether items repel or attract is learned. n_i takes the clicks above for independent, which they are not quite.
 
 The median makes "similar" relative to the list. g_f(x) = (e^{c x} - 1) / c, with c_f between 0 and 1, undoes as far as
-it helps the logarithm of the columns' normalisation, which bends distances. There is no dropout here: a column that
+it helps the logarithm of the columns' normalisation, which bends distances. A missing value is at the mean of its
+column, and its indicator is a column like any other, with a weight of its own. There is no dropout here: a column that
 comes and goes would blur every distance.
 
 These formulas are written again in C (`backends/native_list.c`, weights in `single_list.py`) and in ONNX

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from seq2slate.config import NetworkConfig
-from seq2slate.data.features import FeatureTransform
+from seq2slate.data.features import FeatureTransform, Missing
 from seq2slate.data.lists import Batch, IntArray, ItemLists
-from seq2slate.data.scaling import Missing
 from seq2slate.errors import DataError, UsageError
 from seq2slate.model.decoders import Decoded
 from seq2slate.model.network import InputLists, InputSizes, NetworkInputs, SlateNetwork

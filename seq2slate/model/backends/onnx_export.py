@@ -28,8 +28,8 @@ import torch
 from torch import Tensor, nn
 
 from seq2slate.atomic import atomic_path
+from seq2slate.data.features import NumberColumns
 from seq2slate.data.lists import Batch, FloatArray
-from seq2slate.data.scaling import NumberColumns
 from seq2slate.errors import DataError, UsageError
 from seq2slate.model.backends.backend import NetworkBackend, Placed
 from seq2slate.model.backends.onnx import FEATURES_NOTE, ITEM_CODES, LIST_CODES, WEIGHTS_NOTE, OnnxRanker
@@ -516,19 +516,22 @@ DECODER_GRAPHS: dict[type[Decoder], Callable[[_NetworkGraph, Any, _EncodedGraph]
 
 def _normalised(x: Value, columns: NumberColumns) -> Value:
     """Return the numbers and indicators as `NumberColumns.apply` does."""
+    if columns.missing == "refuse":
+        return _scaled(x, columns)
     graph, is_missing = x.graph, x.op("IsNaN")
-    if columns.missing == "impute":
-        x = graph.where(is_missing, 0.0, x)
+    imputed = graph.where(is_missing, columns.imputed, _scaled(graph.where(is_missing, 0.0, x), columns))
+    if not columns.indicators:
+        return imputed
+    indicators = is_missing.cast(FLOAT).op("Gather", columns.indicator_places, axis=-1)
+    return graph.concat([imputed, indicators], axis=-1)
+
+
+def _scaled(x: Value, columns: NumberColumns) -> Value:
+    if columns.scaling == "none":
+        return x
     if columns.scaling == "signed-log":
         x = x.op("Abs").log1p() * x.op("Sign")
-    if columns.scaling != "none":
-        x = ((x - columns.mean) * columns.inverse_std).op("Clip", -columns.clip, columns.clip)
-    if columns.missing == "impute":
-        x = graph.where(is_missing, columns.imputed, x)
-    if not columns.indicators:
-        return x
-    indicators = is_missing.cast(FLOAT).op("Gather", columns.indicator_places, axis=-1)
-    return graph.concat([x, indicators], axis=-1)
+    return ((x - columns.mean) * columns.inverse_std).op("Clip", -columns.clip, columns.clip)
 
 
 def _array(weights: Tensor) -> Array:

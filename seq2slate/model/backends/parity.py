@@ -18,9 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seq2slate.data.features import FeatureTransform, Vocabulary
+from seq2slate.data.features import FeatureTransform, NumberColumns, Vocabulary
 from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists, offsets_from_lengths
-from seq2slate.data.scaling import NumberColumns
 from seq2slate.errors import DataError
 from seq2slate.model.decoders import choice_log_probabilities
 from seq2slate.model.network import InputLists

@@ -15,10 +15,9 @@ import numpy.typing as npt
 import torch
 from scipy.special import expit
 
-from seq2slate.data.features import EncodedLists
+from seq2slate.data.features import EncodedLists, NumberColumns
 from seq2slate.data.lists import Batch, FloatArray, IntArray
 from seq2slate.data.ranker import empty_slates
-from seq2slate.data.scaling import NumberColumns
 from seq2slate.model.backends.backend import NativeBackend, Placed, RawList
 from seq2slate.model.backends.kernels import KERNELS
 from seq2slate.model.backends.native import CLstm, NativeKernels, addresses
