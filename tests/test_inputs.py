@@ -11,6 +11,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import scipy.sparse
+from hypothesis import given
+from hypothesis import strategies as st
 
 from seq2slate import as_lists
 from seq2slate.data.files import write, write_split
@@ -188,3 +190,18 @@ def test_what_is_beside_a_frame_may_not_be_in_it() -> None:
 def test_anything_else_is_named_with_what_is_accepted(data: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         as_lists(data, name="valid")
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 60), st.booleans())
+def test_any_order_of_rows_is_grouped_and_sorted_as_pandas_does(seed: int, n_rows: int, descending: bool) -> None:
+    rng = np.random.default_rng(seed)
+    score = np.where(rng.random(n_rows) < 0.2, np.nan, rng.integers(0, 4, n_rows))
+    frame = pd.DataFrame({"list_id": rng.integers(0, 6, n_rows), "item_id": np.arange(n_rows), "score": score})
+    lists, rows = as_lists_with_rows(frame, {"order_by": "-score" if descending else "score", "features": []})
+    groups = [
+        group.sort_values("score", ascending=not descending, kind="stable", na_position="last").index.to_numpy()
+        for _, group in frame.groupby("list_id", sort=False)
+    ]
+    assert rows.tolist() == [row for group in groups for row in group]
+    assert lists.lengths.tolist() == [len(group) for group in groups]
+    assert lists.original_item_ids().to_pylist() == rows.tolist()

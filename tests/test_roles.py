@@ -199,12 +199,40 @@ def test_roles_survive_slices_orders_and_joins_of_equals() -> None:
     assert ItemLists.concat([other, from_pandas(two_items(price=[1, 2]), order_by="price")]).roles is None
 
 
+def test_roles_of_two_files_are_merged(tmp_path: Path) -> None:
+    for name, values in ("a", [1, 2, 3]), ("b", [1, 1, 1]):
+        frame = two_items(brand_id=values).assign(list_id=[name] * 3, item_id=[1, 2, 3])
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    with pytest.warns(DataWarning, match="brand_id"):
+        lists = read(tmp_path / "*.csv")
+    assert lists.roles is not None
+    assert len(lists.roles.warnings) == 1
+    assert lists.original_item_ids().to_pylist() == [1, 2, 3] * 2
+    (tmp_path / "c.csv").write_text("list_id,item_id,brand_id\nc,x,1\n")
+    with pytest.warns(DataWarning, match="brand_id"):
+        assert read(tmp_path / "*.csv").original_item_ids().to_pylist() == [*"123123", "x"]
+
+
+def test_a_warning_points_at_the_line_that_read_the_table() -> None:
+    with pytest.warns(DataWarning) as caught:
+        from_pandas(two_items(brand_id=[1, 2, 3]))
+    assert caught[0].filename == __file__
+
+
+def test_sparse_columns_are_numbers() -> None:
+    assert from_pandas(two_items(x=pd.arrays.SparseArray([0.0, 2.0]))).features[:, 0].tolist() == [0, 2]
+
+
 def test_roles_for_prediction_need_no_label_and_ignore_what_is_not_known() -> None:
-    df = products(at=pd.to_datetime(["2024-05-06 07:30"] * 5), kind=pd.Categorical([1, 2, 1, 2, 1]))
-    trained = from_pandas(df, time_parts="at", **ROLES)
+    df = products(
+        at=pd.to_datetime(["2024-05-06 07:30"] * 5),
+        kind=pd.Categorical([1, 2, 1, 2, 1]),
+        place=pd.Categorical([1, 2, 1, 1, 2]),
+    )
+    trained = from_pandas(df, time_parts="at", **ROLES | {"context": ["query_length", "place"]})
     assert trained.roles is not None
     later = df.drop(columns=["relevance", "id"]).assign(mixed=["a", 1, None, 2.5, "b"], when=pd.Timestamp("2024-01-01"))
-    later["kind"] = later["kind"].astype(int)
+    later[["kind", "place"]] = later[["kind", "place"]].astype(int)
     lists = from_pandas(later, trained.roles.for_prediction())
     assert lists.labels is None
     assert_same_lists(lists, ItemLists(**{**vars(trained), "labels": None}))
@@ -399,7 +427,9 @@ def test_numbers_as_text_are_warned_of() -> None:
 
 def test_a_column_of_several_types_is_named_with_the_row_and_the_cure() -> None:
     mixed = pd.Series(["red", "blue", None, 3], dtype=object)
-    message = r"DataFrame, row 3: column colour holds 3 \(int\) where the rows above hold str; .*astype\(str\).*ignore="
+    message = (
+        r"DataFrame, row 3: column colour holds 3 \(int\) where the rows above hold str; .*astype\(str\) or .*ignore="
+    )
     with pytest.raises(DataError, match=message):
         from_pandas(two_items(colour=mixed))
     assert uses(from_pandas(two_items(colour=mixed), ignore="colour"))["colour"] == "ignored"

@@ -129,7 +129,8 @@ def _set_order(plan: Plan, columns: Columns, schema: Any) -> None:
         plan.order_by = columns.order_by if is_name else columns.order_by.removeprefix("-")
         plan.descending = not is_name
         return
-    taken = (*(columns.features or ()), *columns.ignore, *columns.categorical, *columns.context)
+    taken = (*(columns.features or ()), *columns.ignore, *columns.categorical, *columns.context, *columns.time_parts)
+    taken = (*taken, *columns.list_id_columns, columns.item_id, columns.label)
     if columns.position is not None:
         plan.position = columns.position
     elif "position" in names and "position" not in taken:
@@ -301,8 +302,10 @@ class _Resolver:
                 raise DataError(f"{self.source}: column {name} is declared context, but holds a list in each row")
             is_context = not is_list(kind)
         (plan.per_list if is_context else plan.per_item)[name] = found
-        note = {"time": "hour, weekday and days", "category": "categories" if is_context else ""}.get(found, "")
-        return ["context" if is_context else "categorical" if found == "category" else "feature"], note
+        roles = ["context"] if is_context else []
+        if found == "category":
+            roles.append("categorical")
+        return roles or ["feature"], "hour, weekday and days" if found == "time" else ""
 
 
 # Metadata of tables that seq2slate wrote
