@@ -89,13 +89,13 @@ def test_paths_of_every_kind(tmp_path: Path) -> None:
     lists = ItemLists(np.eye(3), [0, 1, 3], labels=[0, 1, 0])
     write(lists[:1], tmp_path / "a.parquet")
     write(lists[1:], tmp_path / "b.parquet")
-    for given in (
+    for path in (
         tmp_path,
         str(tmp_path),
         tmp_path / "*.parquet",
         [tmp_path / "a.parquet", str(tmp_path / "b.parquet")],
     ):
-        found, rows = as_lists_with_rows(given)
+        found, rows = as_lists_with_rows(path)
         assert_same_lists(found, lists)
         assert rows.tolist() == [0, 1, 2]
 
@@ -131,8 +131,8 @@ def test_groups_are_lengths_or_ids(make: Any) -> None:
 
 def test_frames_and_sparse_matrices_have_groups_too() -> None:
     frame = pd.DataFrame({"price": [1.0, 2, 3, 4, 5], "brand": list("pqpqp")}, index=[9, 8, 7, 6, 5])
-    for given in (frame, pl.from_pandas(frame), pa.Table.from_pandas(frame)):
-        lists, rows = as_lists_with_rows((given, Y, ["q", "p", "q", "p", "p"]))
+    for one in (frame, pl.from_pandas(frame), pa.Table.from_pandas(frame)):
+        lists, rows = as_lists_with_rows((one, Y, ["q", "p", "q", "p", "p"]))
         assert (lists.feature_names, list(lists.categorical)) == (("price",), ["brand"])
         assert rows.tolist() == [0, 2, 1, 3, 4]
         assert lists.features[:, 0].tolist() == [1, 3, 2, 4, 5]

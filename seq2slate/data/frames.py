@@ -76,7 +76,7 @@ def _column(values: Any, name: str, columns: Columns, source: str) -> Any:
     try:
         return pa.array(values, from_pandas=True)
     except _NOT_A_COLUMN as error:
-        if name in columns.ignore or (columns.features is not None and not columns.declares(name)):
+        if name in columns.ignore or not (columns.features is None or columns.declares(name)):
             return pa.nulls(len(values))
         raise DataError(_describe_mixture(values.tolist(), name, source)) from error
 

@@ -126,8 +126,8 @@ class Columns:
         return [(role, name) for role, name in missing if not (role == "order_by" and self.order_by in names)]
 
     def declares(self, name: str) -> bool:
-        """Say whether a column has a role in which it is read."""
-        return any(name in names for role, names in self._named().items() if role != "ignore")
+        """Say whether a column is named in any role, `ignore` included."""
+        return any(name in names for names in self._named().values())
 
     def to_dict(self) -> dict[str, Any]:
         """Return values that JSON can hold."""
