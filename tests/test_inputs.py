@@ -11,6 +11,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import scipy.sparse
+from hypothesis import given
+from hypothesis import strategies as st
 
 from seq2slate import as_lists
 from seq2slate.data.files import write, write_split
@@ -87,13 +89,13 @@ def test_paths_of_every_kind(tmp_path: Path) -> None:
     lists = ItemLists(np.eye(3), [0, 1, 3], labels=[0, 1, 0])
     write(lists[:1], tmp_path / "a.parquet")
     write(lists[1:], tmp_path / "b.parquet")
-    for given in (
+    for path in (
         tmp_path,
         str(tmp_path),
         tmp_path / "*.parquet",
         [tmp_path / "a.parquet", str(tmp_path / "b.parquet")],
     ):
-        found, rows = as_lists_with_rows(given)
+        found, rows = as_lists_with_rows(path)
         assert_same_lists(found, lists)
         assert rows.tolist() == [0, 1, 2]
 
@@ -131,8 +133,8 @@ def test_groups_are_lengths_or_ids(make: Any) -> None:
 
 def test_frames_and_sparse_matrices_have_groups_too() -> None:
     frame = pd.DataFrame({"price": [1.0, 2, 3, 4, 5], "brand": list("pqpqp")}, index=[9, 8, 7, 6, 5])
-    for given in (frame, pl.from_pandas(frame), pa.Table.from_pandas(frame)):
-        lists, rows = as_lists_with_rows((given, Y, ["q", "p", "q", "p", "p"]))
+    for one in (frame, pl.from_pandas(frame), pa.Table.from_pandas(frame)):
+        lists, rows = as_lists_with_rows((one, Y, ["q", "p", "q", "p", "p"]))
         assert (lists.feature_names, list(lists.categorical)) == (("price",), ["brand"])
         assert rows.tolist() == [0, 2, 1, 3, 4]
         assert lists.features[:, 0].tolist() == [1, 3, 2, 4, 5]
@@ -190,3 +192,18 @@ def test_what_is_beside_a_frame_may_not_be_in_it() -> None:
 def test_anything_else_is_named_with_what_is_accepted(data: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         as_lists(data, name="valid")
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 60), st.booleans())
+def test_any_order_of_rows_is_grouped_and_sorted_as_pandas_does(seed: int, n_rows: int, descending: bool) -> None:
+    rng = np.random.default_rng(seed)
+    score = np.where(rng.random(n_rows) < 0.2, np.nan, rng.integers(0, 4, n_rows))
+    frame = pd.DataFrame({"list_id": rng.integers(0, 6, n_rows), "item_id": np.arange(n_rows), "score": score})
+    lists, rows = as_lists_with_rows(frame, {"order_by": "-score" if descending else "score", "features": []})
+    groups = [
+        group.sort_values("score", ascending=not descending, kind="stable", na_position="last").index.to_numpy()
+        for _, group in frame.groupby("list_id", sort=False)
+    ]
+    assert rows.tolist() == [row for group in groups for row in group]
+    assert lists.lengths.tolist() == [len(group) for group in groups]
+    assert lists.original_item_ids().to_pylist() == rows.tolist()

@@ -22,7 +22,7 @@ from seq2slate.data import parquet
 from seq2slate.data.impressions import Impressions
 from seq2slate.data.layouts import Layout, to_table
 from seq2slate.data.lists import ItemLists
-from seq2slate.data.parquet import read_parquet, stream_parquet, write_parquet
+from seq2slate.data.parquet import read_parquet, stream_parquet, write_parquet, write_parquet_parts
 from seq2slate.data.tables import from_table
 from seq2slate.errors import DataError, UsageError
 from tests.memory import measured_memory
@@ -105,6 +105,15 @@ def test_large_lists_are_written_in_several_row_groups(tmp_path: Path) -> None:
     write_parquet(lists, tmp_path / "lists.parquet")
     assert pq.ParquetFile(tmp_path / "lists.parquet").num_row_groups > 1
     assert_same_lists(read_parquet(tmp_path / "lists.parquet"), lists)
+
+
+def test_parts_with_ids_of_other_types_fit_the_first_or_are_named(tmp_path: Path) -> None:
+    integers = from_table(pa.table({"list_id": [7], "item_id": [[1, 2]]}))
+    text = from_table(pa.table({"list_id": ["8"], "item_id": [["1", "2"]]}))
+    write_parquet_parts([integers, text], tmp_path / "a.parquet")
+    assert read_parquet(tmp_path / "a.parquet").original_list_ids().to_pylist() == [7, 8]
+    with pytest.raises(DataError, match=r"a.parquet: the part from list 1 on does not fit the first part: .*'x'"):
+        write_parquet_parts([integers, replace(text, list_ids=["x"])], tmp_path / "a.parquet")
 
 
 def test_arrays_are_ours_and_not_views_of_the_file(tmp_path: Path) -> None:

@@ -199,12 +199,40 @@ def test_roles_survive_slices_orders_and_joins_of_equals() -> None:
     assert ItemLists.concat([other, from_pandas(two_items(price=[1, 2]), order_by="price")]).roles is None
 
 
+def test_roles_of_two_files_are_merged(tmp_path: Path) -> None:
+    for name, values in ("a", [1, 2, 3]), ("b", [1, 1, 1]):
+        frame = two_items(brand_id=values).assign(list_id=[name] * 3, item_id=[1, 2, 3])
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    with pytest.warns(DataWarning, match="brand_id"):
+        lists = read(tmp_path / "*.csv")
+    assert lists.roles is not None
+    assert len(lists.roles.warnings) == 1
+    assert lists.original_item_ids().to_pylist() == [1, 2, 3] * 2
+    (tmp_path / "c.csv").write_text("list_id,item_id,brand_id\nc,x,1\n")
+    with pytest.warns(DataWarning, match="brand_id"):
+        assert read(tmp_path / "*.csv").original_item_ids().to_pylist() == [*"123123", "x"]
+
+
+def test_a_warning_points_at_the_line_that_read_the_table() -> None:
+    with pytest.warns(DataWarning) as caught:
+        from_pandas(two_items(brand_id=[1, 2, 3]))
+    assert caught[0].filename == __file__
+
+
+def test_sparse_columns_are_numbers() -> None:
+    assert from_pandas(two_items(x=pd.arrays.SparseArray([0.0, 2.0]))).features[:, 0].tolist() == [0, 2]
+
+
 def test_roles_for_prediction_need_no_label_and_ignore_what_is_not_known() -> None:
-    df = products(at=pd.to_datetime(["2024-05-06 07:30"] * 5), kind=pd.Categorical([1, 2, 1, 2, 1]))
-    trained = from_pandas(df, time_parts="at", **ROLES)
+    df = products(
+        at=pd.to_datetime(["2024-05-06 07:30"] * 5),
+        kind=pd.Categorical([1, 2, 1, 2, 1]),
+        place=pd.Categorical([1, 2, 1, 1, 2]),
+    )
+    trained = from_pandas(df, time_parts="at", **ROLES | {"context": ["query_length", "place"]})
     assert trained.roles is not None
     later = df.drop(columns=["relevance", "id"]).assign(mixed=["a", 1, None, 2.5, "b"], when=pd.Timestamp("2024-01-01"))
-    later["kind"] = later["kind"].astype(int)
+    later[["kind", "place"]] = later[["kind", "place"]].astype(int)
     lists = from_pandas(later, trained.roles.for_prediction())
     assert lists.labels is None
     assert_same_lists(lists, ItemLists(**{**vars(trained), "labels": None}))
@@ -349,8 +377,8 @@ CODES = {
     "six digits": RNG.permutation(np.arange(100_001, 206_650))[:N],
     "hashes": RNG.integers(0, 2**63, N),
     "of other things": RNG.integers(10**9, 10**10, N),
-    "milliseconds": 1_700_000_000_000 + RNG.integers(0, 10**9, N),
 }
+SECONDS = 1_700_000_000 + RNG.integers(0, 10**6, N)
 NUMBERS = {
     "prices in cents": np.round(np.exp(RNG.normal(8, 1.5, N))).astype(int),
     "high prices in cents": np.round(np.exp(RNG.normal(14, 0.7, N))).astype(int),
@@ -370,6 +398,25 @@ def test_large_integers_without_order_are_warned_of(case: str) -> None:
         from_pandas(many(CODES[case]))
 
 
+@pytest.mark.parametrize("unit", [1, 10**3, 10**6, 10**9])
+def test_integers_that_look_like_times_are_warned_of_and_have_parts(unit: int) -> None:
+    with pytest.warns(DataWarning, match=r"'value' is taken for a number, .*look like times; .*time_parts=\['value'\]"):
+        from_pandas(many(SECONDS * unit))
+    lists = from_pandas(many(SECONDS * unit), time_parts="value")
+    clock = pd.to_datetime(SECONDS, unit="s")
+    np.testing.assert_allclose(lists.features[:, 0], clock.hour + clock.minute / 60, rtol=1e-6)
+    np.testing.assert_array_equal(lists.features[:, 1], clock.day_of_week)
+
+
+def test_times_as_text_are_warned_of() -> None:
+    times = ["2016-06-14 04:06:19", "2016-06-14", "2016-06-15T11:00"]
+    with pytest.warns(
+        DataWarning, match=r"'at' is taken for categories, but holds times as text, .*time_parts=\['at'\]"
+    ):
+        from_pandas(two_items(at=times))
+    from_pandas(two_items(at=times), time_parts="at")
+
+
 @pytest.mark.parametrize("case", NUMBERS)
 def test_integers_that_count_are_not_warned_of(case: str) -> None:
     assert from_pandas(many(NUMBERS[case])).feature_names == ("value",)
@@ -382,16 +429,20 @@ def test_names_that_only_look_like_those_of_ids_are_not_warned_of(name: str) -> 
 
 
 def test_numbers_as_text_are_warned_of() -> None:
-    with pytest.warns(DataWarning, match=r"'price' is taken for categories, but holds numbers as text, such as '12.5'"):
+    with pytest.warns(
+        DataWarning, match=r"'price' is taken for categories, but holds numbers as text, such as '12.5';"
+    ):
         lists = from_pandas(two_items(price=["12.5", "7", "1e3"]))
     assert list(lists.categorical) == ["price"]
     assert lists.roles is not None
     assert "pandas.to_numeric" in lists.roles.warnings[0]
     odd = [*map(str, range(20)), "n/a"]
-    with pytest.warns(DataWarning, match=r"nearly all values are numbers \('n/a' is not\)"):
+    with pytest.warns(DataWarning, match=r"holds numbers as text, but for 'n/a'; convert"):
         from_pandas(two_items(price=odd))
-    for codes in (["007", "12", "13"], ["a1", "2", "3"], ["0", "1"]):
-        from_pandas(two_items(code=codes))
+    for codes in (["007", "12", "13"], ["a1", "2", "3"], ["0", "1"], ["97554", "2031", "5.0"]):
+        lists = from_pandas(two_items(tag=codes))
+    assert lists.roles is not None
+    assert lists.roles.uses[-1].note == "whole numbers as text", "ids are often stored like this"
     from_pandas(two_items(price=["12.5", "7", "1e3"]), categorical="price")
     with pytest.raises(DataError, match=r"row 0 .*label must hold numbers, not .*; convert it, .*pandas.to_numeric"):
         from_pandas(two_items(label=["1", "0"]))
@@ -399,7 +450,9 @@ def test_numbers_as_text_are_warned_of() -> None:
 
 def test_a_column_of_several_types_is_named_with_the_row_and_the_cure() -> None:
     mixed = pd.Series(["red", "blue", None, 3], dtype=object)
-    message = r"DataFrame, row 3: column colour holds 3 \(int\) where the rows above hold str; .*astype\(str\).*ignore="
+    message = (
+        r"DataFrame, row 3: column colour holds 3 \(int\) where the rows above hold str; .*astype\(str\) or .*ignore="
+    )
     with pytest.raises(DataError, match=message):
         from_pandas(two_items(colour=mixed))
     assert uses(from_pandas(two_items(colour=mixed), ignore="colour"))["colour"] == "ignored"

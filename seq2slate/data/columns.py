@@ -165,7 +165,8 @@ _SECONDS_PER_DAY = 86400
 def time_parts(values: Any, name: str, name_entry: Callable[[int], str]) -> dict[str, npt.NDArray[np.floating]]:
     """Return the parts of moments as numbers: hour of the day, day of the week (0 is Monday), days since 1970.
 
-    A date has no hour. Numbers are seconds since 1970; text must be in the form of ISO 8601. A missing moment is NaN.
+    A date has no hour. Numbers are seconds since 1970 or, if they are as large as that, milliseconds and so on; text
+    must be in the form of ISO 8601. A missing moment is NaN.
 
     >>> parts = time_parts(pa.array(["1970-01-02 06:30:00"]), "at", "row {}".format)
     >>> {part: values.tolist() for part, values in parts.items()}
@@ -198,8 +199,15 @@ def _as_moments(values: Any, name: str, name_entry: Callable[[int], str]) -> Any
                 f"{name_entry(bad)}: {name} holds {values[bad].as_py()!r}, which is no time such as "
                 "2024-05-31 17:30:00; convert it"
             ) from error
-    microseconds = pa.array(as_numbers(values, name, name_entry).astype(np.float64) * 1e6, from_pandas=True)
+    numbers = as_numbers(values, name, name_entry).astype(np.float64)
+    microseconds = pa.array(numbers * _microseconds_per_unit(numbers), from_pandas=True)
     return microseconds.cast(pa.int64(), safe=False).cast(pa.timestamp("us"))
+
+
+def _microseconds_per_unit(numbers: DoubleArray) -> float:
+    """Return 10^6 for seconds since 1970, and less for milli-, micro- and nanoseconds, which are larger numbers."""
+    size = float(np.median(abs(numbers[np.isfinite(numbers)]))) if np.isfinite(numbers).any() else 0
+    return next(unit for unit, beyond in ((1e-3, 1e17), (1.0, 1e14), (1e3, 1e11), (1e6, -1.0)) if size > beyond)
 
 
 def _is_moment_text(text: str | None) -> bool:

@@ -69,12 +69,14 @@ def _text_name(name: Any, source: str) -> str:
 
 def _column(values: Any, name: str, columns: Columns, source: str) -> Any:
     """Return a column of pandas as an Arrow array; if no role reads it, what cannot be converted is missing."""
+    if type(values.dtype).__name__ == "SparseDtype":
+        values = values.sparse.to_dense()
     if getattr(values.dtype, "categories", None) is not None:
         values = values.cat.rename_categories([str(value) for value in values.cat.categories])
     try:
         return pa.array(values, from_pandas=True)
     except _NOT_A_COLUMN as error:
-        if name in columns.ignore or (columns.features is not None and not columns.declares(name)):
+        if name in columns.ignore or not (columns.features is None or columns.declares(name)):
             return pa.nulls(len(values))
         raise DataError(_describe_mixture(values.tolist(), name, source)) from error
 
@@ -84,10 +86,12 @@ def _describe_mixture(values: list[Any], name: str, source: str) -> str:
     first = next(value for value in values if not _is_missing(value))
     row = next((row for row, value in enumerate(values) if not _fits(value, first)), 0)
     one, other = type(first).__name__, type(values[row]).__name__
-    found = f"{values[row]!r} ({other})" + (f" where the rows above hold {one}" if one != other else "")
+    found = f"{source}, row {row}: column {name} holds {values[row]!r} ({other})"
+    if one == other:
+        return f"{found}, which is neither a number nor text that can be read; convert it, or declare ignore=[{name!r}]"
     return (
-        f"{source}, row {row}: column {name} holds {found}; make it one type, such as df[{name!r}].astype(str), or "
-        f"declare ignore=[{name!r}]"
+        f"{found} where the rows above hold {one}; make it one type with df[{name!r}].astype(str) or "
+        f"pandas.to_numeric(df[{name!r}]), or declare ignore=[{name!r}]"
     )
 
 

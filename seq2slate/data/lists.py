@@ -235,7 +235,9 @@ class ItemLists:
             if difference := _column_difference(first, part):
                 raise DataError(f"part {number} does not have the columns of part 0: {difference}")
         offsets = offsets_from_lengths(np.concatenate([part.lengths for part in parts]))
-        roles = first.roles if all(part.roles == first.roles for part in parts) else None
+        roles = first.roles
+        for part in parts[1:]:
+            roles = roles and roles.merged(part.roles)
         return replace(first, offsets=offsets, roles=roles, **_joined(parts))
 
     def split(self, *fractions: float, seed: int) -> tuple[ItemLists, ...]:

@@ -93,11 +93,21 @@ def write_parquet_parts(parts: Iterable[ItemLists], path: AnyPath, layout: Layou
                 writer.write_table(start)
             check_same_columns(first, part, "the first part", f"the part from list {total} on")
             for table in slices:
-                writer.write_table(table)
+                writer.write_table(_as_first(table, start.schema, f"{path}: the part from list {total} on"))
             total += len(part)
         if first is None:
             raise DataError(f"{path}: no lists to write")
     return total
+
+
+def _as_first(table: Any, schema: Any, name: str) -> Any:
+    """Return a table with the types of the first one: its ids may be text where those were integers."""
+    if table.schema == schema:
+        return table
+    try:
+        return table.cast(schema)
+    except (pa.ArrowException, ValueError) as error:
+        raise DataError(f"{name} does not fit the first part: {error}") from error
 
 
 def parquet_files(path: AnyPath) -> list[Path]:

@@ -129,10 +129,9 @@ def _set_order(plan: Plan, columns: Columns, schema: Any) -> None:
         plan.order_by = columns.order_by if is_name else columns.order_by.removeprefix("-")
         plan.descending = not is_name
         return
-    taken = (*(columns.features or ()), *columns.ignore, *columns.categorical, *columns.context)
     if columns.position is not None:
         plan.position = columns.position
-    elif "position" in names and "position" not in taken:
+    elif "position" in names and not columns.declares("position"):
         is_per_item = is_list(schema.field("position").type) or not plan.rows_are_lists
         plan.position = "position" if is_per_item else None
 
@@ -204,7 +203,7 @@ class _Resolver:
                 return ["item_id"], ""
             plan.per_item[name] = "category"
             return ["item_id", "categorical"], ""
-        if name == (columns.label or "label") and not self._is_read_otherwise(name):
+        if name == columns.label or (name == "label" and columns.label is None and not columns.declares(name)):
             plan.fields[name] = FIELDS["label"]
             return ["label"], ""
         if name == plan.position:
@@ -264,12 +263,6 @@ class _Resolver:
         chosen = getattr(columns, name) if name in ("list_id", "item_id", "label") else None
         return chosen and f"the {name} is {chosen if isinstance(chosen, str) else ', '.join(chosen)}"
 
-    def _is_read_otherwise(self, name: str) -> bool:
-        """Say whether the column of a default name has another role."""
-        columns = self.columns
-        others = (*(columns.features or ()), *columns.ignore, *columns.categorical, *columns.context)
-        return columns.label is None and name in (*others, *columns.time_parts)
-
     def _kind(self, name: str, kind: Any, *, declared: bool = True) -> Any:
         """Return what the values of a column are; None if they cannot be read, an error if somebody declared them."""
         values = _item_type(kind) if self.plan.rows_are_lists else kind
@@ -301,8 +294,10 @@ class _Resolver:
                 raise DataError(f"{self.source}: column {name} is declared context, but holds a list in each row")
             is_context = not is_list(kind)
         (plan.per_list if is_context else plan.per_item)[name] = found
-        note = {"time": "hour, weekday and days", "category": "categories" if is_context else ""}.get(found, "")
-        return ["context" if is_context else "categorical" if found == "category" else "feature"], note
+        roles = ["context"] if is_context else []
+        if found == "category":
+            roles.append("categorical")
+        return roles or ["feature"], "hour, weekday and days" if found == "time" else ""
 
 
 # Metadata of tables that seq2slate wrote

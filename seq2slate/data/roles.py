@@ -126,8 +126,8 @@ class Columns:
         return [(role, name) for role, name in missing if not (role == "order_by" and self.order_by in names)]
 
     def declares(self, name: str) -> bool:
-        """Say whether a column has a role in which it is read."""
-        return any(name in names for role, names in self._named().items() if role != "ignore")
+        """Say whether a column is named in any role, `ignore` included."""
+        return any(name in names for names in self._named().values())
 
     def to_dict(self) -> dict[str, Any]:
         """Return values that JSON can hold."""
@@ -207,20 +207,33 @@ class ColumnRoles(NamedTuple):
         """Return the role of a column."""
         return next(use.role for use in self.uses if use.name == name)
 
+    def merged(self, other: ColumnRoles | None) -> ColumnRoles | None:
+        """Return the roles of two tables together; None if their columns were declared differently."""
+        if other is None or other.columns != self.columns:
+            return None
+        if other == self:
+            return self
+        notes = {use.name: use for use in (*other.uses, *self.uses)}
+        return self._replace(
+            uses=tuple(notes[name] for name in dict.fromkeys(use.name for use in (*self.uses, *other.uses))),
+            warnings=tuple(dict.fromkeys((*self.warnings, *other.warnings))),
+            list_id_type=self.list_id_type if self.list_id_type == other.list_id_type else "string",
+            item_id_type=self.item_id_type if self.item_id_type == other.item_id_type else "string",
+        )
+
     def for_prediction(self) -> Columns:
-        """Return roles that read the same columns again and ignore all others by name."""
-        read = [
-            use.name
-            for use in self.uses
-            if {"feature", "categorical"} & set(use.role.split(", ")) and not {"item_id", "list_id"} & _parts(use)
-        ]
-        of_time = [name for name in read if name in self.columns.time_parts]
-        context = tuple(use.name for use in self.uses if "context" in _parts(use) and use.name not in of_time)
+        """Return roles that read the same columns again, and ignore all others by name."""
+        roles = {use.name: _parts(use) for use in self.uses}
+        elsewhere = {"item_id", "list_id", "context"}
         return replace(
             self.columns,
-            features=tuple(name for name in read if name not in of_time),
-            categorical=tuple(use.name for use in self.uses if "categorical" in _parts(use)),
-            context=tuple(dict.fromkeys((*context, *self.columns.context))),
+            features=tuple(
+                name
+                for name, parts in roles.items()
+                if parts & {"feature", "categorical"} and not parts & elsewhere and name not in self.columns.time_parts
+            ),
+            categorical=tuple(name for name, parts in roles.items() if "categorical" in parts),
+            context=tuple(name for name, parts in roles.items() if "context" in parts),
             ignore=(),
         )
 

@@ -192,7 +192,9 @@ def _checked_roles(rows: Any, plan: Plan) -> ColumnRoles:
     roles = plan.roles
     traps = {} if plan.is_own else find_traps(rows, plan)
     uses = tuple(use._replace(note=traps[use.name].note) if use.name in traps else use for use in roles.uses)
-    roles = roles._replace(uses=uses, warnings=(*roles.warnings, *(trap.warning for trap in traps.values())))
+    roles = roles._replace(
+        uses=uses, warnings=(*roles.warnings, *(trap.warning for trap in traps.values() if trap.warning))
+    )
     for message in roles.warnings:
         warn_of_data(message)
     return roles

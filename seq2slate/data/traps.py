@@ -25,7 +25,10 @@ _OWNERS += "|movie|track|song|artist|video|channel|article|document|doc|page|sit
 _OWNERS += "|region|hotel|prop|property|device|department|class|group|team|vendor|supplier|merchant|offer|listing|job"
 _ID_NAME = re.compile(rf"(?:{_OWNERS})s?(?:id|key|code|uid)")
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_NUMBER = r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
+_FRACTION = r"\.[0-9]*[1-9]|[eE]"
 _LEADING_ZERO = r"^[+-]?0[0-9]"
+_MOMENT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}|$)"
 _MOSTLY = 0.9
 _FEWEST_NUMBERS = 3
 _FEWEST_CODES = 1000
@@ -39,8 +42,8 @@ class Trap(NamedTuple):
 
     note: str
     """A few words, for the table of roles."""
-    warning: str
-    """A sentence with the cure."""
+    warning: str | None
+    """A sentence with the cure; None where a note is enough."""
 
 
 def find_traps(rows: Any, plan: Plan) -> dict[str, Trap]:
@@ -63,6 +66,12 @@ def _ids_among_numbers(name: str, values: Any) -> Trap | None:
     if not has_name_of_id(name) and (pc.max(values).as_py() or 0) < _SMALLEST_CODE:
         return None
     distinct = values.unique().to_numpy(zero_copy_only=False)
+    if _are_moments(distinct):
+        return Trap(
+            "integers that look like times",
+            f"column {name!r} is taken for a number, but holds integers that look like times; declare "
+            f"time_parts=[{name!r}] or ignore=[{name!r}] (--time-parts, --ignore), or name it in features=",
+        )
     reason = "look like ids" if has_name_of_id(name) and len(distinct) > 2 else _suspicious_values(distinct)
     if reason is None:
         return None
@@ -70,6 +79,15 @@ def _ids_among_numbers(name: str, values: Any) -> Trap | None:
         f"integers that {reason}",
         f"column {name!r} is taken for a number, but holds integers that {reason}; declare categorical=[{name!r}] or "
         f"ignore=[{name!r}] (--categorical, --ignore), or name it in features= if it is a number",
+    )
+
+
+def _are_moments(distinct: npt.NDArray[np.integer]) -> bool:
+    """Say whether integers are seconds since 1970, or thousandths, millionths or billionths, from 2001 to 2065."""
+    if len(distinct) < _FEWEST_NUMBERS:
+        return False
+    return any(
+        distinct.min() >= 10**9 * unit and distinct.max() < 3 * 10**9 * unit for unit in (1, 10**3, 10**6, 10**9)
     )
 
 
@@ -112,22 +130,27 @@ def _numbers_among_text(name: str, values: Any) -> Trap | None:
     distinct = values.cast(pa.large_string()).unique()
     if len(distinct) < _FEWEST_NUMBERS:
         return None
-    is_number = pc.match_substring_regex(distinct, r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$")
+    if pc.all(pc.match_substring_regex(distinct, _MOMENT)).as_py():
+        return Trap(
+            "times as text",
+            f"column {name!r} is taken for categories, but holds times as text, such as {distinct[0].as_py()!r}; "
+            f"declare time_parts=[{name!r}], categorical=[{name!r}] or ignore=[{name!r}] (--time-parts, "
+            "--categorical, --ignore)",
+        )
+    is_number = pc.match_substring_regex(distinct, _NUMBER)
     share = pc.mean(is_number.cast(pa.float64())).as_py()
     if share < _MOSTLY or pc.any(pc.match_substring_regex(distinct, _LEADING_ZERO)).as_py():
         return None
-    cure = (
-        f"convert it to numbers (pandas.to_numeric), or declare categorical=[{name!r}] or ignore=[{name!r}] "
-        "(--categorical, --ignore)"
-    )
     if share < 1:
-        odd = distinct.filter(pc.invert(is_number))[0].as_py()
-        return Trap(
-            f"numbers as text, but for {odd!r}",
-            f"column {name!r} is taken for categories, but nearly all values are numbers ({odd!r} is not); {cure}",
-        )
-    example = distinct[0].as_py()
+        example = distinct.filter(pc.invert(is_number))[0].as_py()
+        note = f"numbers as text, but for {example!r}"
+    elif not pc.any(pc.match_substring_regex(distinct, _FRACTION)).as_py():
+        return Trap("whole numbers as text", None)  # ids are often stored like this
+    else:
+        example = distinct.filter(pc.match_substring_regex(distinct, _FRACTION))[0].as_py()
+        note = f"numbers as text, such as {example!r}"
     return Trap(
-        "numbers as text",
-        f"column {name!r} is taken for categories, but holds numbers as text, such as {example!r}; {cure}",
+        note,
+        f"column {name!r} is taken for categories, but holds {note}; convert it to numbers (pandas.to_numeric), or "
+        f"declare categorical=[{name!r}] or ignore=[{name!r}] (--categorical, --ignore)",
     )
