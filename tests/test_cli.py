@@ -125,7 +125,7 @@ def broken(tmp_path: Path) -> Path:
     whole = gzip.compress(b"1 qid:1 1:0.5\n" * 1000)
     (tmp_path / "cut.txt.gz").write_bytes(whole[:-10])
     pq.write_table(pa.table({"price": [1.0]}), tmp_path / "columns.parquet")
-    (tmp_path / "nan.txt").write_text("1 qid:1 1:0.5\n1 qid:1 1:nan\n")
+    (tmp_path / "inf.txt").write_text("1 qid:1 1:0.5\n1 qid:1 1:inf\n")
     return tmp_path
 
 
@@ -137,7 +137,7 @@ def broken(tmp_path: Path) -> Path:
         ("nothing", "nothing"),
         ("cut.txt.gz", "cut.txt.gz"),
         ("columns.parquet", "list_id"),
-        ("nan.txt", "line 2"),
+        ("inf.txt", "line 2"),
         ("missing.parquet", "missing.parquet"),
         ("odd.suffix", "odd.suffix"),
     ],

@@ -1,6 +1,6 @@
 """Every ranker that needs no fitting through the battery, and broken ones to see that the battery finds them out."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import cast
 
@@ -83,6 +83,17 @@ def test_lists_without_any_column_are_refused_by_rankers_of_numbers() -> None:
     bare = ItemLists(np.zeros((4, 0)), [0, 2, 4], labels=[1, 0, 0, 1])
     with pytest.raises(DataError, match=r"^ridge reads numbers only: the lists have no dense column; give features"):
         make_estimator("ridge").fit(bare)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ESTIMATORS if kind not in ("seq2slate", "ranklib")])
+def test_baselines_take_labels_that_are_no_grades(kind: str) -> None:
+    if kind in READS_CATEGORIES:
+        pytest.importorskip("lightgbm", reason="LightGBM is not installed")
+    lists = ItemLists.concat([mixed_lists(seed) for seed in range(6)])
+    rng = np.random.default_rng(0)
+    seconds = np.where(lists.labels, rng.gamma(2, 20, lists.n_items), 0)
+    timed = replace(lists, labels=seconds.astype(np.float32))
+    check_ranker(make_estimator(kind).fit(timed, timed), mixed_lists(9))
 
 
 # The random order
