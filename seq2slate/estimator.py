@@ -58,9 +58,9 @@ class Estimator:
     columns: Columns | Mapping[str, Any] | None = None
     """Roles of the columns of tables and files, such as `Columns(list_id="query")`."""
 
-    transform_: FeatureTransform = field(init=False)
+    transform_: FeatureTransform = field(init=False, repr=False)
     """The columns that were seen in training, and their scales."""
-    columns_: Columns = field(init=False)
+    columns_: Columns = field(init=False, repr=False)
     """The roles with which tables are read after training."""
 
     kind: ClassVar[str]

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from seq2slate import Columns
 from seq2slate.data.lists import ItemLists, offsets_from_lengths
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.reranker import Reranker
@@ -41,7 +42,7 @@ def model_for(variant: str, lists: ItemLists, *, seed: int = 0) -> SlateModel:
 def reranker_of(model: SlateModel) -> Reranker:
     """Return an estimator that was fitted, as far as it can tell."""
     reranker = Reranker()
-    reranker.model_, reranker.transform_ = model, model.transform
+    reranker.model_, reranker.transform_, reranker.columns_ = model, model.transform, Columns()
     return reranker
 
 

@@ -31,6 +31,8 @@ from seq2slate.metrics import Values, ndcg
 from seq2slate.saving import SavedRanker, load_saved
 from tests.checks import check_ranker, mixed_lists
 
+pytestmark = pytest.mark.filterwarnings("ignore::seq2slate.errors.DataWarning")  # odd labels, and leaks to be learned
+
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 

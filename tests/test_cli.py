@@ -236,7 +236,7 @@ def test_a_baseline_is_trained_by_name(folder: Path) -> None:
     assert "item_id" in (folder / "slates.jsonl").read_text()
     wrong = ["train", folder / "lists.parquet", "--out", folder / "x", "--ranker", "mmr", "--epochs", 3]
     said = seq2slate(*wrong, code=2).err
-    assert "mmr has no option 'epochs'; its options are seed, trade_offs, scalings, score_column" in said
+    assert "mmr has no option 'epochs'; its options are seed, columns, trade_offs, scalings, score_column" in said
     wrong = ["train", folder / "lists.parquet", "--out", folder / "x", "--ranker", "mmr"]
     assert "leave it out with --ranker mmr" in seq2slate(*wrong, "--preset", "paper", code=2).err
     assert "leave them out with --ranker mmr" in seq2slate(*wrong, "--tensorboard", folder / "t", code=2).err

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 from scipy.spatial.distance import pdist, squareform
 
+from seq2slate import Columns
 from seq2slate.baselines.diversity import GreedyDpp, Mmr
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import ItemLists, offsets_from_lengths
@@ -68,6 +69,7 @@ def fitted(
     """A ranker as if `fit` had chosen this trade-off and this transform."""
     ranker = kind(score_column=score_column)
     ranker.trade_off_, ranker.transform_, ranker.trials_ = trade_off, transform, ()
+    ranker.columns_ = Columns()
     return ranker
 
 

@@ -24,6 +24,8 @@ from seq2slate.evaluation.statistics import bootstrap_interval, randomisation_te
 from seq2slate.metrics import measure_ranker
 from seq2slate.simulation.click_models import CascadeModel, SimilarClicks
 
+pytestmark = pytest.mark.filterwarnings("ignore::seq2slate.errors.DataWarning")  # odd labels, and leaks to be learned
+
 
 @dataclass(frozen=True)
 class ByScore:

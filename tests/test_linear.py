@@ -15,6 +15,8 @@ from seq2slate.data.ranker import slates_from_scores
 from seq2slate.errors import DataError, UsageError
 from seq2slate.estimator import Estimator
 
+pytestmark = pytest.mark.filterwarnings("ignore::seq2slate.errors.DataWarning")  # odd labels, and leaks to be learned
+
 
 def random_lists(n_lists: int = 60, n_items: int = 8) -> ItemLists:
     rng = np.random.default_rng(1)

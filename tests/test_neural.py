@@ -18,6 +18,8 @@ from seq2slate.saving import load_saved
 from seq2slate.training.losses import LOSSES
 from tests.checks import check_ranker, mixed_lists
 
+pytestmark = pytest.mark.filterwarnings("ignore::seq2slate.errors.DataWarning")  # odd labels, and leaks to be learned
+
 Neural: TypeAlias = type[RankNet] | type[ListNet]
 ALL: list[Neural] = [RankNet, ListNet]
 

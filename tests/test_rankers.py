@@ -29,6 +29,8 @@ from seq2slate.estimator import ESTIMATORS, make_estimator
 from seq2slate.simulation.click_models import CLICK_MODELS, click_model
 from tests.checks import check_ranker, mixed_lists
 
+pytestmark = pytest.mark.filterwarnings("ignore::seq2slate.errors.DataWarning")  # odd labels, and leaks to be learned
+
 
 def rankers() -> dict[str, Ranker]:
     found: dict[str, Ranker] = {"base": BaseOrder(), "random": RandomOrder(seed=3)}

@@ -106,7 +106,7 @@ def test_without_a_model_columns_are_logged_with_and_without_features(tmp_path: 
     bad = [
         ([[1.0, 2.0], [3.0]], "item 'b' has 1 column of features, another 2"),
         ([[1.0, 2.0], None], "features of item 'b' are missing"),
-        ([[1.0, 2.0], [3.0, None]], "feature number 2 of item 'b' is missing"),
+        ([[1.0, 2.0], [3.0, -1e400]], "feature number 2 of item 'b' is infinite"),
     ]
     for features, detail in bad:
         assert asyncio.run(ask(features=features)).detail == detail

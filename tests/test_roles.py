@@ -233,7 +233,7 @@ def test_roles_for_prediction_need_no_label_and_ignore_what_is_not_known() -> No
     assert trained.roles is not None
     later = df.drop(columns=["relevance", "id"]).assign(mixed=["a", 1, None, 2.5, "b"], when=pd.Timestamp("2024-01-01"))
     later[["kind", "place"]] = later[["kind", "place"]].astype(int)
-    lists = from_pandas(later, trained.roles.for_prediction())
+    lists = from_table(later, trained.roles.for_prediction(), labelled=False)
     assert lists.labels is None
     assert_same_lists(lists, ItemLists(**{**vars(trained), "labels": None}))
     assert uses(lists)["mixed"] == uses(lists)["when"] == "ignored"

@@ -15,6 +15,8 @@ from seq2slate.estimator import ESTIMATORS, NETWORK_PRESETS, load, make_estimato
 from seq2slate.saving import FORMAT
 from seq2slate.simulation.synthetic import make_synthetic_lists
 
+pytestmark = pytest.mark.filterwarnings("ignore::seq2slate.errors.DataWarning")  # odd labels, and leaks to be learned
+
 
 @pytest.fixture
 def lists() -> ItemLists:

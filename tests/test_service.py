@@ -267,7 +267,7 @@ def test_an_infinite_context_is_a_bad_feature(main: Main) -> None:
         headers={"Content-Type": "application/json"},
     ).json()
     assert (answer["fallback"], answer["reason"]) == (True, "bad-features")
-    assert answer["detail"] == "context column 'page' is NaN"
+    assert answer["detail"] == "context column 'page' is infinite"
 
 
 def test_names_that_only_the_request_has_are_no_labels(main: Main) -> None:

@@ -25,6 +25,8 @@ import lightgbm
 
 from seq2slate.baselines.trees import LambdaMart, Mart, RandomForest, as_grades
 
+pytestmark = pytest.mark.filterwarnings("ignore::seq2slate.errors.DataWarning")  # odd labels, and leaks to be learned
+
 Trees: TypeAlias = type[LambdaMart] | type[Mart] | type[RandomForest]
 ALL: list[Trees] = [LambdaMart, Mart, RandomForest]
 BOOSTED = {"num_leaves": 15, "learning_rate": 0.05, "min_data_in_leaf": 50}

@@ -16,6 +16,8 @@ from seq2slate.data.lists import FloatArray, IntArray, ItemLists
 
 MOST_ITEMS = 20_000
 """The search for leaks reads the first lists up to about so many items."""
+MOST_VALUES = 50
+"""A column with more different values is not searched for values that always have the same label: items may repeat."""
 LOG_CHANCE = -20.0
 """A column that fits the labels by chance with a smaller log-probability than this is a leak."""
 
@@ -45,7 +47,7 @@ def label_problems(lists: ItemLists) -> Iterator[str]:
     negatives = np.bincount(lists.list_index[labels <= 0], minlength=len(lists))
     several = lists.lengths > 1
     full = int(((negatives == 0) & several).sum())
-    if full and full >= several.sum() / 2:
+    if full >= max(10, several.sum() / 2):
         yield (
             f"in {full:,} of {int(several.sum()):,} lists with two or more items every item is positive: such lists "
             "tell nothing apart; keep the items without a click, with label 0"
@@ -69,30 +71,36 @@ def find_leaks(lists: ItemLists) -> Iterator[str]:
 
 
 def _leak(values: Any, labels: FloatArray) -> str | None:
-    if isinstance(values, np.ndarray):
-        if np.array_equal(values, labels):
-            return "equals"
-        if _chance_of_order(values, labels) < LOG_CHANCE:
-            return "determines"
-        codes = np.unique(values, return_inverse=True)[1]
-    else:
-        codes = values.dictionary_encode(null_encoding="encode").indices.to_numpy()
-    return "determines" if _chance_of_agreement(codes, labels) < LOG_CHANCE else None
+    is_number = isinstance(values, np.ndarray)
+    if is_number and np.array_equal(values, labels):
+        return "equals"
+    codes = (
+        np.unique(values, return_inverse=True)[1]
+        if is_number
+        else values.dictionary_encode(null_encoding="encode").indices.to_numpy()
+    )
+    chances = [_chance_of_order(values, codes, labels)] if is_number else []
+    if codes.max() < MOST_VALUES:
+        chances.append(_chance_of_agreement(codes, labels))
+    return "determines" if min(chances, default=0.0) < LOG_CHANCE else None
 
 
-def _chance_of_order(values: npt.NDArray[Any], labels: FloatArray) -> float:
+def _chance_of_order(values: npt.NDArray[Any], codes: IntArray, labels: FloatArray) -> float:
     """Return the log-probability that random labels separate the values as these do; 0 if they do not.
 
     Labels separate values if the values of any two items with different labels differ, always in the same direction:
-    2 of T! / Π_c n_c! ways, with n_c items of label c.
+    2 of V! / Π_c v_c! ways, with v_c of V different values under label c. An item that is there twice counts once.
     """
-    order = np.argsort(labels, kind="stable")
+    first = np.unique(codes, return_index=True)[1]
+    order = first[np.argsort(labels[first], kind="stable")]
     starts = np.flatnonzero(np.diff(labels[order], prepend=np.nan) != 0)
-    lows, highs = (extreme.reduceat(values[order], starts) for extreme in (np.minimum, np.maximum))
+    by_label = np.argsort(labels, kind="stable")
+    bounds = np.flatnonzero(np.diff(labels[by_label], prepend=np.nan) != 0)
+    lows, highs = (extreme.reduceat(values[by_label], bounds) for extreme in (np.minimum, np.maximum))
     if not ((highs[:-1] < lows[1:]).all() or (lows[:-1] > highs[1:]).all()):
         return 0.0
-    sizes = np.diff(starts, append=len(labels))
-    return log(2) - lgamma(len(labels) + 1) + sum(map(lgamma, (sizes + 1).tolist()))
+    sizes = np.diff(starts, append=len(order))
+    return log(2) - lgamma(len(order) + 1) + sum(map(lgamma, (sizes + 1).tolist()))
 
 
 def _chance_of_agreement(codes: IntArray, labels: FloatArray) -> float:

@@ -33,7 +33,7 @@ from seq2slate.data.tables import table_with_rows
 from seq2slate.data.text import AnyPath, text_writer
 from seq2slate.errors import DataError
 
-_MISSING = pa.array(["NA", "N/A", "NaN", "nan", "null", "NULL", "None", ""])
+_MISSING = ("NA", "N/A", "NaN", "nan", "null", "NULL", "None", "")
 _LEADING_ZERO = r"^[+-]?0[0-9]"
 _WHOLE = r"^[+-]?[0-9]+$"
 _TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
@@ -186,7 +186,7 @@ def _id_values(text: Any) -> Any:
 
 def _values(text: Any) -> Any:
     """Return numbers, booleans or timestamps if all values are; otherwise the text itself."""
-    present = pc.if_else(pc.is_in(text, _MISSING), None, text)
+    present = pc.if_else(pc.is_in(text, pa.array(_MISSING)), None, text)
     if text.null_count == len(text):
         return pa.nulls(len(text))
     if present.null_count == len(present) or pc.any(pc.match_substring_regex(present, _LEADING_ZERO)).as_py():
