@@ -3,12 +3,13 @@
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 EXTRAS = ("baselines", "serve", "tensorboard")
 """What a user may install beside the package; the tools for tests are the newest that fit."""
 
 
-def lowest_versions(project: dict[str, object]) -> list[str]:
+def lowest_versions(project: dict[str, Any]) -> list[str]:
     """Return `name==version` for every lower bound among the dependencies of a [project] table."""
     extras = project["optional-dependencies"]
     requirements = [*project["dependencies"], *(one for extra in EXTRAS for one in extras[extra])]
