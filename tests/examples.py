@@ -131,11 +131,10 @@ class PageRunner:
         self.names.update(test.globs)
 
     def _write_experiment(self, text: str) -> None:
-        """Write a TOML block to the file that its first line names."""
+        """Parse a TOML block, and write it to the file that its first line names, if it names one."""
         tomllib.loads(text)
-        named = re.search(r"--experiment (\S+)", text.splitlines()[0])
-        assert named is not None, "the first line of a TOML block names its file"
-        (self.folder / named[1]).write_text(text)
+        if named := re.search(r"^# .*--experiment (\S+)", text):
+            (self.folder / named[1]).write_text(text)
 
     def _run_command(self, command: str, output: str) -> None:
         for old, new in self.stand_ins.items():
