@@ -28,7 +28,7 @@ REPEATS = 3
 TREES, EPOCHS = 100, 3
 N_ITEMS = 25
 FOREST = {
-    "boosting": "rf", "num_leaves": 100, "min_data_in_leaf": 20, "feature_fraction": 1.0,
+    "boosting": "rf", "num_leaves": 100, "min_data_in_leaf": 20,
     "bagging_fraction": 0.632, "bagging_freq": 1, "feature_fraction_bynode": 0.3,
 }  # fmt: skip
 BAR = 1.1
@@ -79,7 +79,8 @@ def _lightgbm(
     check.reference = grow
     parameters = {
         "objective": objective, "num_leaves": 15, "learning_rate": 0.05, "min_data_in_leaf": 50,
-        "feature_fraction": 0.5, "metric": "ndcg", "eval_at": [10], "label_gain": list(range(31)),
+        "metric": "ndcg", "eval_at": [10], "label_gain": [0, 1],
+        "monotone_constraints": [0] * train.n_features + [-1],
         "deterministic": True, "force_row_wise": True, "seed": 0, "verbosity": -1,
         "num_threads": int(os.environ.get("OMP_NUM_THREADS") or 0),  # as ours
     } | others  # fmt: skip

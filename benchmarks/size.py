@@ -52,7 +52,6 @@ def sizes(tree: Path) -> dict[str, str]:
     """Return the figures of a checkout by name."""
     package = tree / "seq2slate"
     sources = {str(path.relative_to(package)): path.read_text() for path in sorted(package.rglob("*.py"))}
-    in_c = [path.read_text().count("\n") for path in [*package.rglob("*.c"), *package.rglob("*.h")]]
     by_length = sorted(
         ((n, f"{file}: {name}") for file, text in sources.items() for n, name in functions(text)), reverse=True
     )
@@ -61,13 +60,20 @@ def sizes(tree: Path) -> dict[str, str]:
         "modules": f"{len(sources):,}",
         "lines of Python": f"{sum(text.count(chr(10)) for text in sources.values()):,}",
         "lines of code in Python": f"{sum(len(code_lines(text)) for text in sources.values()):,}",
-        "lines of C": f"{sum(in_c):,} in {len(in_c)} files",
+        "lines of C": count_lines(package, "*.c", "*.h"),
+        "lines of CSS": count_lines(package, "*.css"),
         f"files over {LONG_FILE} lines": "\n".join(f"{n} {file}" for file, n in long_files.items()) or "none",
         f"functions over {LONG_FUNCTION} lines of code": str(sum(n > LONG_FUNCTION for n, _ in by_length)),
         "tests": count_tests(tree),
         "places that share six or more lines": count_duplicates(package),
         "longest functions, in lines of code": "\n".join(f"{n} {name}" for n, name in by_length[:N_LONGEST]),
     }
+
+
+def count_lines(folder: Path, *patterns: str) -> str:
+    """Return how many lines the files of these names have, and how many files there are."""
+    lengths = [path.read_text().count("\n") for pattern in patterns for path in folder.rglob(pattern)]
+    return f"{sum(lengths):,} in {len(lengths)} files"
 
 
 def count_tests(tree: Path) -> str:

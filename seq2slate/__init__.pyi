@@ -2,8 +2,6 @@
 from .baselines.ceiling import LoggedCeiling as LoggedCeiling
 from .baselines.ceiling import ShownCeiling as ShownCeiling
 from .baselines.linear import RidgeRanker as RidgeRanker
-from .baselines.order import BaseOrder as BaseOrder
-from .baselines.order import RandomOrder as RandomOrder
 from .baselines.out_of_fold import order_out_of_fold as order_out_of_fold
 from .config import PRESETS as PRESETS
 from .config import NetworkConfig as NetworkConfig
@@ -13,16 +11,26 @@ from .data.files import read as read
 from .data.files import read_split as read_split
 from .data.files import write as write
 from .data.files import write_split as write_split
+from .data.inputs import as_lists as as_lists
+from .data.layouts import to_table as to_table
 from .data.lists import Batch as Batch
 from .data.lists import ItemLists as ItemLists
 from .data.lists import Split as Split
-from .data.parquet import from_table as from_table
 from .data.parquet import stream_parquet as stream_parquet
-from .data.parquet import to_table as to_table
+from .data.ranker import BaseOrder as BaseOrder
+from .data.ranker import RandomOrder as RandomOrder
 from .data.ranker import Ranker as Ranker
 from .data.ranker import rank_lists as rank_lists
 from .data.ranker import reorder_lists as reorder_lists
+from .data.roles import ColumnRoles as ColumnRoles
+from .data.roles import Columns as Columns
 from .data.summary import summarise as summarise
+from .data.tables import from_pandas as from_pandas
+from .data.tables import from_polars as from_polars
+from .data.tables import from_table as from_table
+from .errors import DataError as DataError
+from .errors import DataWarning as DataWarning
+from .errors import UsageError as UsageError
 from .estimator import Estimator as Estimator
 from .estimator import Slate as Slate
 from .estimator import load as load
@@ -33,5 +41,11 @@ from .reranker import Reranker as Reranker
 from .simulation.click_models import click_model as click_model
 from .simulation.click_models import simulate_clicks as simulate_clicks
 from .simulation.synthetic import make_synthetic_lists as make_synthetic_lists
+from .training.callbacks import Callback as Callback
+from .training.callbacks import EpochReport as EpochReport
+from .training.callbacks import MLflowCallback as MLflowCallback
+from .training.callbacks import StepReport as StepReport
+from .training.callbacks import TensorBoardCallback as TensorBoardCallback
 
 __version__: str
+__all__: list[str]

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from seq2slate.data.scaling import Missing
 from seq2slate.errors import UsageError
 from seq2slate.metrics import Measure
 from seq2slate.options import check_choices, component, named_in
@@ -123,6 +124,8 @@ class TrainingConfig:
     """Longer training lists are sampled down to this many items, positives first, anew in every epoch."""
     checkpoint_seconds: float = 60.0
     """A checkpoint is written at least this often, and after every epoch."""
+    missing: Missing = "impute"
+    """Missing numbers (NaN): the mean and an indicator column take their place, or they are refused."""
     seed: int = 0
     """Seed of everything random."""
 

@@ -1,13 +1,16 @@
 """One shape for everything that learns: `X(**options).fit(train, valid=None)` returns the ranker itself.
 
-Then `rank`, `predict` and `rerank` order lists, `save` writes a folder, and `seq2slate.load` opens it. Options are the
-fields of a dataclass that the constructor takes, so `get_params`, `set_params`, the `repr` and the command line are
-derived from them. What `fit` has learned stands in fields whose names end in an underscore, as in scikit-learn.
+Then `rank`, `predict` and `rerank` order lists, `evaluate` compares with the base order, `save` writes a folder, and
+`seq2slate.load` opens it. Options are the fields of a dataclass that the constructor takes, so `get_params`,
+`set_params`, the `repr` and the command line are derived from them. What `fit` has learned stands in fields whose names
+end in an underscore, as in scikit-learn.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -16,10 +19,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from seq2slate.data.checks import find_problems
 from seq2slate.data.features import FeatureTransform
+from seq2slate.data.inputs import as_lists, as_lists_with_rows
 from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists
 from seq2slate.data.ranker import rank_lists, slates_from_scores, slot_of_item
-from seq2slate.errors import DataError, NotFittedError, UsageError
+from seq2slate.data.roles import Columns, as_columns, explain_missing_labels
+from seq2slate.errors import DataError, DataWarning, NotFittedError, UsageError
+from seq2slate.evaluation.evaluate import Evaluation, evaluate
+from seq2slate.html import table
+from seq2slate.metrics import Measure, measure_ranker
+from seq2slate.progress import say
 from seq2slate.saving import SavedRanker, load_saved
 
 
@@ -27,35 +37,47 @@ from seq2slate.saving import SavedRanker, load_saved
 class Slate:
     """What to show for one list."""
 
-    list_id: str
-    item_ids: list[str]
+    list_id: Any
+    """In the type in which it came."""
+    item_ids: list[Any]
     """Best first."""
     log_probabilities: list[float] | None = None
     """The log-probability of each choice given those before it; None if the ranker has no probabilities."""
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, repr=False)
 class Estimator:
-    """A ranker that learns. Subclasses are dataclasses whose fields are options, and implement `_fit` and `rank`."""
+    """A ranker that learns. Subclasses are dataclasses whose fields are options, and implement `_fit` and `rank`.
+
+    `fit`, `predict`, `rerank`, `evaluate` and `score` take lists in any form that `as_lists` knows: ItemLists, a pandas
+    or polars DataFrame, an Arrow table, a path, or arrays `(X, y, group)`.
+    """
 
     seed: int = 0
     """Seed of everything random."""
+    columns: Columns | Mapping[str, Any] | None = None
+    """Roles of the columns of tables and files, such as `Columns(list_id="query")`."""
 
-    transform_: FeatureTransform = field(init=False, repr=False)
+    transform_: FeatureTransform = field(init=False)
     """The columns that were seen in training, and their scales."""
+    columns_: Columns = field(init=False)
+    """The roles with which tables are read after training."""
 
     kind: ClassVar[str]
     """The name on the command line and in a saved folder."""
     local_options: ClassVar[tuple[str, ...]] = ()
     """Options that belong to this machine, such as paths, and are not saved."""
+    reads_validation: ClassVar[bool] = True
+    """Whether validation lists choose anything; if not, none are held out."""
 
-    def fit(self, train: ItemLists, valid: ItemLists | None = None) -> Self:
+    def fit(self, train: Any, valid: Any | None = None, *, quiet: bool = False) -> Self:
         """Learn from labelled lists in base order. A `fit` that fails leaves the ranker unfitted.
 
         Args:
             train: Training lists, with clicks or grades as labels.
             valid: The lists that choose rounds, epochs or trade-offs. If None, a tenth of `train` is held out, drawn
                 with the option `seed`.
+            quiet: Print nothing.
 
         Returns:
             The ranker itself.
@@ -64,13 +86,34 @@ class Estimator:
             DataError: Labels are missing, or no list has a positive.
 
         """
-        self._forget()
-        if valid is None:
-            train, valid = hold_out(train, seed=self.seed)
-        check_labels(train, "training")
-        check_labels(valid, "validation")
-        self._fit(train, valid)
+        train_lists, valid_lists = self._training_lists(train, valid, quiet=quiet)
+        self._fit(train_lists, valid_lists)
         return self
+
+    def _training_lists(self, train: Any, valid: Any | None, *, quiet: bool) -> tuple[ItemLists, ItemLists]:
+        """Return training and validation lists, and say what their columns are taken for."""
+        self._forget()
+        if len(getattr(valid, "shape", ())) == 1:
+            raise UsageError(
+                "the second argument of fit is validation lists, not labels: name the label column in columns=, or "
+                "give arrays as a tuple, fit((X, y, group))"
+            )
+        lists = as_lists(train, self.columns, name="train")
+        columns = as_columns(self.columns) if lists.roles is None else lists.roles.for_prediction()
+        if lists.roles is not None and not quiet:
+            say(str(lists.roles))
+        for problem in find_problems(lists):
+            warnings.warn(problem, DataWarning, stacklevel=3)
+        if valid is not None:
+            held_out = as_lists(valid, columns, name="valid")
+        elif self.reads_validation:
+            lists, held_out = hold_out(lists, seed=self.seed)
+        else:
+            held_out = lists
+        check_labels(lists, "training")
+        check_labels(held_out, "validation")
+        self.columns_ = columns
+        return lists, held_out
 
     def _forget(self) -> None:
         """Remove what was learned, so that a `fit` that fails leaves nothing half done."""
@@ -87,20 +130,53 @@ class Estimator:
         """Return slates (B, K), K = min(k, N): indices into each list as given, best first, -1 where it has no more."""
         raise NotImplementedError
 
-    def predict(self, lists: ItemLists) -> IntArray:
-        """Return the slot (T,) of each item, in the order of `lists`; 1 is the top slot."""
-        mask = lists.batch().mask
-        return slot_of_item(rank_lists(self, lists), mask)[mask] + 1
+    def predict(self, data: Any) -> Any:
+        """Return the slot of each item, in the order of the rows; 1 is the top slot.
 
-    def rerank(self, lists: ItemLists, k: int | None = None) -> list[Slate]:
+        Returns:
+            A Series with the index of a pandas DataFrame, a polars Series, or a NumPy array (T,) for anything else.
+
+        """
+        lists, rows = as_lists_with_rows(data, self.columns_, name="data", labelled=False)
+        mask = lists.batch().mask
+        slots = np.empty(lists.n_items, dtype=np.int64)
+        slots[rows] = slot_of_item(rank_lists(self, lists), mask)[mask] + 1
+        return like_input(data, slots, "slot")
+
+    def rerank(self, data: Any, k: int | None = None) -> list[Slate]:
         """Return a slate of at most k items for every list, in their order."""
+        lists = as_lists(data, self.columns_, name="data", labelled=False)
         slates = rank_lists(self, lists, k)
+        items = lists.original_item_ids()
         return [
-            Slate(name, one.item_ids.take(pa.array(slate[slate >= 0])).to_pylist())
-            for name, one, slate in zip(lists.list_ids.to_pylist(), lists, slates, strict=True)
+            Slate(name, items.take(pa.array(start + slate[slate >= 0])).to_pylist())
+            for name, start, slate in zip(
+                lists.original_list_ids().to_pylist(), lists.offsets[:-1], slates, strict=True
+            )
         ]
 
-    # Options
+    def evaluate(self, data: Any, **options: Any) -> Evaluation:
+        """Compare with the base order on labelled lists: means, 95% intervals and a paired test.
+
+        Args:
+            data: Labelled lists in base order that were not trained on.
+            **options: Those of `seq2slate.evaluate`, such as `measures=["NDCG@5"]`.
+
+        """
+        return evaluate({self.name: self}, as_lists(data, self.columns_, name="data"), **options)
+
+    def score(self, data: Any, y: None = None) -> float:
+        """Return the mean NDCG@10 over labelled lists, for scikit-learn's model selection; `y` is not used."""
+        measure = Measure("NDCG", 10)
+        values = measure_ranker(self, as_lists(data, self.columns_, name="data"), [measure], k=10)[measure]
+        return float(np.nanmean(values))
+
+    @property
+    def name(self) -> str:
+        """What a table of results calls it."""
+        return self.kind
+
+    # Options of scikit-learn's shape
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the options by name; `deep` is there for scikit-learn, and changes nothing."""
@@ -120,6 +196,28 @@ class Estimator:
             setattr(self, name, value)
         return self
 
+    def __sklearn_tags__(self) -> Any:
+        """Return what scikit-learn's model selection asks for."""
+        from sklearn.utils import Tags, TargetTags
+
+        return Tags(estimator_type=None, target_tags=TargetTags(required=False))
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "transform_" in vars(self)
+
+    def _changed_options(self) -> dict[str, Any]:
+        defaults = {one.name: one.default for one in fields(self)}
+        return {name: value for name, value in self.get_params().items() if defaults.get(name, ...) != value}
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self._changed_options().items())
+        return f"{type(self).__name__}({shown})"
+
+    def _repr_html_(self) -> str:
+        state = "fitted" if self.__sklearn_is_fitted__() else "not fitted"
+        options = [[name, repr(value)] for name, value in self._changed_options().items()]
+        return table([type(self).__name__, state], options or [["options", "defaults"]])
+
     # Saving
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -127,7 +225,7 @@ class Estimator:
         state = self._state()
         weights = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
         learned = {name: value for name, value in state.items() if name not in weights}
-        config = {"options": self._saved_options(), "learned": learned}
+        config = {"options": self._saved_options(), "learned": learned, "columns": self.columns_.to_dict()}
         SavedRanker(self.kind, config, weights, self.transform_.to_json()).save(folder)
 
     @classmethod
@@ -136,6 +234,7 @@ class Estimator:
         try:
             ranker = cls(**as_tuples(saved.config["options"]))
             ranker.transform_ = FeatureTransform.from_json(saved.features)
+            ranker.columns_ = Columns.from_dict(saved.config.get("columns", {}))
             ranker._restore({**saved.config["learned"], **saved.weights})
         except (KeyError, TypeError, AttributeError) as error:
             raise DataError(f"the files of this {saved.kind} ranker do not belong together: {error}") from error
@@ -143,7 +242,8 @@ class Estimator:
 
     def _state(self) -> dict[str, Any]:
         """Return what was learned: NumPy arrays, and values that JSON can hold."""
-        return {name: getattr(self, name) for name in self._learned_fields() if name != "transform_"}
+        not_state = ("transform_", "columns_")
+        return {name: getattr(self, name) for name in self._learned_fields() if name not in not_state}
 
     def _restore(self, state: dict[str, Any]) -> None:
         """Take back what `_state` returned."""
@@ -151,7 +251,10 @@ class Estimator:
             setattr(self, name, value)
 
     def _saved_options(self) -> dict[str, Any]:
-        return {name: value for name, value in self.get_params().items() if name not in self.local_options}
+        """Return the options but those of this machine; the roles of columns are saved as `columns_`."""
+        return {
+            name: value for name, value in self.get_params().items() if name not in (*self.local_options, "columns")
+        }
 
     @classmethod
     def _learned_fields(cls) -> list[str]:
@@ -166,23 +269,32 @@ class Estimator:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, repr=False)
 class PointwiseEstimator(Estimator):
-    """A ranker that scores every item by itself, and sorts. Subclasses implement `score`."""
+    """A ranker that scores every item by itself, and sorts. Subclasses implement `score_items`."""
 
-    def score(self, lists: ItemLists) -> npt.NDArray[np.floating]:
+    def score_items(self, lists: ItemLists) -> npt.NDArray[np.floating]:
         """Return the score (T,) of each item; higher is better."""
         raise NotImplementedError
 
     def rank(self, batch: Batch, k: int | None = None) -> IntArray:
         """Return slates (B, K) sorted by score; ties keep the base order."""
-        return slates_from_scores(batch.pad(self.score(batch.lists)), batch.mask, k)
+        return slates_from_scores(batch.pad(self.score_items(batch.lists)), batch.mask, k)
+
+
+def like_input(data: Any, values: IntArray, name: str) -> Any:
+    """Return values of the rows as a Series of the library that the data came in; an array for anything else."""
+    library = type(data).__module__.partition(".")[0]
+    if library not in ("pandas", "polars"):
+        return values
+    series = getattr(import_module(library), "Series")  # noqa: B009 (mypy knows neither library)
+    return series(values, index=data.index, name=name) if library == "pandas" else series(name, values)
 
 
 def check_labels(lists: ItemLists, name: str) -> FloatArray:
     """Return the labels (T,) of lists in which something can be learned; `name` says which lists they are."""
     if lists.labels is None:
-        raise DataError(f"the {name} lists have no labels: give clicks or grades")
+        raise DataError(f"the {name} lists have no labels: {explain_missing_labels(lists)}")
     if not (lists.labels > 0).any():
         raise DataError(f"no {name} list has a positive: give lists with a click, or a grade above 0")
     return lists.labels
@@ -239,7 +351,7 @@ def make_estimator(kind: str, **options: Any) -> Estimator:
     """Return an estimator with these options, by the name of its kind or of one of the `NETWORK_PRESETS`.
 
     >>> make_estimator("mart", trees=20)
-    Mart(seed=0, base_position=True, trees=20, leaves=15, learning_rate=0.05)
+    Mart(trees=20)
     """
     if kind in NETWORK_PRESETS:
         kind, options = "seq2slate", {"preset": kind, **options}

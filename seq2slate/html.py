@@ -11,7 +11,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any
+
+_STYLE = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
 
 
 class Html(str):
@@ -103,40 +106,5 @@ _DRAW = """
 for (const place of document.querySelectorAll(".chart")) {
   const spec = JSON.parse(place.querySelector("script").textContent);
   vegaEmbed(place, spec, {mode: "vega-lite", renderer: "svg", actions: false});
-}
-"""
-
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1a1a1a; --paper: #fff; --soft: #666; --line: #ddd; --band: #f5f7f9; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6e6e6; --paper: #16181b; --soft: #a0a0a0; --line: #3a3d41; --band: #1f2226; }
-}
-body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, Helvetica, Arial, sans-serif; }
-main { max-width: 1080px; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
-h1 { font-size: 1.8rem; margin: 0 0 1rem; }
-h2 { font-size: 1.3rem; margin: 2.5rem 0 .75rem; border-bottom: 1px solid var(--line); padding-bottom: .25rem; }
-ul { padding-left: 1.2rem; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .35rem .8rem; text-align: right; vertical-align: top; border-bottom: 1px solid var(--line); }
-th:first-child { text-align: left; font-weight: 500; min-width: 11rem; }
-thead th { border-bottom: 2px solid var(--soft); font-weight: 600; white-space: nowrap; }
-tr.reference { background: var(--band); font-style: italic; }
-td { white-space: nowrap; }
-td div { font-size: .8rem; line-height: 1.3; }
-.soft, td div, figcaption { color: var(--soft); }
-.soft { font-size: .85rem; }
-figure { margin: 1.5rem 0; }
-.chart { background: #fff; border-radius: 6px; overflow-x: auto; color: #222; }
-.chart svg, .chart img { max-width: 100%; height: auto; display: block; }
-figcaption { font-size: .9rem; margin-top: .4rem; }
-code { font: .85rem/1.4 ui-monospace, Menlo, Consolas, monospace; overflow-wrap: anywhere; }
-pre { background: var(--band); padding: .75rem 1rem; border-radius: 6px; overflow-x: auto; }
-@media print {
-  :root { --ink: #000; --paper: #fff; --soft: #555; --line: #ccc; --band: #f5f5f5; }
-  main { max-width: none; padding: 0; }
-  figure, tr { break-inside: avoid; }
-  h2 { break-after: avoid; }
-  .scroll, pre { overflow: visible; }
 }
 """

@@ -235,7 +235,7 @@ def measure_ranker(
     Returns:
         {measure: values (Q,)}, in the order of the lists.
 
-    >>> from seq2slate.baselines.order import BaseOrder
+    >>> from seq2slate.data.ranker import BaseOrder
     >>> lists = ItemLists(np.zeros((4, 1)), [0, 2, 4], labels=[0, 1, 1, 0])
     >>> measure_ranker(BaseOrder(), lists, [Measure("MRR")])
     {Measure(name='MRR', k=None): array([0.5, 1. ])}

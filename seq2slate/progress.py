@@ -1,6 +1,6 @@
 """Progress on standard error: a bar in a terminal, and nothing but plain lines in a log or a pipe.
 
-A training run also prints a line for each epoch, and writes scalars for TensorBoard if it is asked to.
+A training run also prints a line for each epoch.
 """
 
 from __future__ import annotations
@@ -63,6 +63,11 @@ class ProgressBar:
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
+def say(text: str) -> None:
+    """Print text as it is on standard error."""
+    Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
+
+
 def track(steps: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
     """Yield the steps and show how many are done, if they take longer than a second.
 
@@ -94,27 +99,26 @@ def track(steps: Iterable[T], description: str, total: int | None = None) -> Ite
 
 
 class TrainingProgress(ProgressBar):
-    """Shows a training run on standard error and, given a TensorBoard `SummaryWriter`, writes its scalars.
+    """Shows a training run on standard error: a line for the base order, one for each epoch, and one for the result.
 
     Args:
         epochs: The most epochs that the run can take.
         aim: What a step reports: `loss` or `reward`.
         measure: The validation measure.
-        writer: Gets the scalars, and is closed at the end.
+        base: Its value for the base order.
         quiet: Show nothing.
     """
 
-    def __init__(self, epochs: int, aim: str, measure: str, writer: Any = None, *, quiet: bool = False) -> None:
+    def __init__(self, epochs: int, aim: str, measure: str, base: float, *, quiet: bool = False) -> None:
         super().__init__(None, quiet=quiet)
-        self._epochs, self._aim, self._measure = epochs, aim, measure
-        self._writer = writer
+        self._epochs, self._aim, self._measure, self._base = epochs, aim, measure, base
         self._began, self._lists_seen = time.monotonic(), 0
-        self._value = float("nan")
+        self._value = base
 
-    def __exit__(self, *_: object) -> None:
-        super().__exit__()
-        if self._writer is not None:
-            self._writer.close()
+    def run_begins(self, n_lists: int, n_valid: int) -> None:
+        """Print how many lists there are, and the score of the base order."""
+        self.say(f"training on {n_lists:,} lists, validating on {n_valid:,}")
+        self.say(f"base order {'':{len(self._aim) + 8}}{self._measure} {self._base:.4f}")
 
     def epoch_begins(self, epoch: int, n_lists: int, done: int) -> None:
         """Begin to count the lists of an epoch, of which some may be done already."""
@@ -122,29 +126,21 @@ class TrainingProgress(ProgressBar):
         epochs = self._epochs
         self.update(total=n_lists * epochs, completed=n_lists * epoch + done, description=f"epoch {epoch + 1}/{epochs}")
 
-    def step(self, step: int, loss: float, n_lists: int, rate: float, norm: float) -> None:
-        """Show one training step: the mean loss of the epoch so far, the learning rate and the gradient norm."""
+    def step(self, loss: float, n_lists: int) -> None:
+        """Show one training step: the mean loss of the epoch so far."""
         self._lists_seen += n_lists
-        state = f"{self._aim} {loss:.4f} · {self._measure} {self._value:.4f} · {self._speed:,.0f} lists/s"
+        state = f"{self._aim} {loss:.4f} · {self._measure} {self._value:.4f} · {self.speed:,.0f} lists/s"
         self.update(advance=n_lists, state=state)
-        self._write(step, f"train/{self._aim}", loss)
-        self._write(step, "train/learning_rate", rate)
-        self._write(step, "train/gradient_norm", norm)
-        self._write(step, "train/lists_per_second", self._speed)
 
-    def epoch_ends(self, epoch: int, step: int, loss: float, value: float, *, better: bool) -> None:
+    def epoch_ends(self, epoch: int, loss: float, value: float, *, better: bool) -> None:
         """Print the epoch's line."""
         self._value = value
         self.say(
-            f"epoch {epoch + 1:3d}  {self._aim} {loss:8.4f}  {self._measure} {value:.4f}"
-            f"  {self._speed:7,.0f} lists/s{'  best so far' if better else ''}"
+            f"epoch {epoch + 1:3d}  {self._aim} {loss:8.4f}  {self._measure} {value:.4f} {value - self._base:+.4f}"
+            f"  {self.speed:7,.0f} lists/s{'  best so far' if better else ''}"
         )
-        self._write(step, f"valid/{self._measure}", value)
 
     @property
-    def _speed(self) -> float:
+    def speed(self) -> float:
+        """Lists per second in this epoch."""
         return self._lists_seen / max(1e-9, time.monotonic() - self._began)
-
-    def _write(self, step: int, name: str, value: float) -> None:
-        if self._writer is not None:
-            self._writer.add_scalar(name, value, step)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+import pyarrow as pa
 import torch
 
 from seq2slate.config import Configuration, configure
-from seq2slate.data.lists import Batch, IntArray, ItemLists
-from seq2slate.estimator import Estimator, Slate, as_tuples, check_labels, hold_out
+from seq2slate.data.inputs import as_lists
+from seq2slate.data.lists import Batch, IntArray
+from seq2slate.data.ranker import check_slots
+from seq2slate.data.roles import Columns
+from seq2slate.estimator import Estimator, Slate, as_tuples
 from seq2slate.model.slate_model import KIND, SlateModel
 from seq2slate.progress import track
 from seq2slate.saving import SavedRanker
+from seq2slate.training.callbacks import Callback, EpochFunction
 from seq2slate.training.fit import History, run_training
 
 
@@ -37,10 +42,6 @@ class Reranker(Estimator):
 
     preset: str = "default"
     """The name of a preset: where the options of network and training start from."""
-    categorical: Sequence[str] | None = None
-    """Categorical columns to read; all that the lists have if None."""
-    context: Sequence[str] | None = None
-    """Context columns to read; all that the lists have if None."""
     device: str = "cpu"
     """Where the network is trained and run, such as `cpu` or `cuda`."""
 
@@ -56,28 +57,31 @@ class Reranker(Estimator):
         self,
         preset: str = "default",
         *,
-        categorical: Sequence[str] | None = None,
-        context: Sequence[str] | None = None,
         device: str = "cpu",
         seed: int = 0,
+        columns: Columns | Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        self.preset, self.categorical, self.context, self.device = preset, categorical, context, device
-        self.seed, self.options = seed, options
+        self.preset, self.device, self.seed, self.columns, self.options = preset, device, seed, columns, options
 
     @property
     def config(self) -> Configuration:
         """The configuration of network and training that preset and options come to."""
         return configure(self.preset, seed=self.seed, **self.options)
 
+    @property
+    def name(self) -> str:
+        """What a table of results calls it."""
+        return f"{self.kind} ({self.preset})"
+
     def fit(
         self,
-        train: ItemLists,
-        valid: ItemLists | None = None,
+        train: Any,
+        valid: Any | None = None,
         *,
         checkpoints: str | os.PathLike[str] | None = None,
         resume: bool = False,
-        tensorboard: str | os.PathLike[str] | None = None,
+        callbacks: Sequence[Callback | EpochFunction] = (),
         quiet: bool = False,
     ) -> Self:
         """Train on labelled lists in base order; the epoch that is best on the validation lists is kept.
@@ -87,37 +91,29 @@ class Reranker(Estimator):
             valid: The lists that choose the epoch; a tenth of `train`, drawn with the option `seed`, if None.
             checkpoints: Folder for checkpoints, from which a run can be resumed; it stays when the run has ended.
             resume: Go on from the newest checkpoint.
-            tensorboard: Folder for TensorBoard scalars.
+            callbacks: Functions of an `EpochReport`, called after every epoch, or `Callback` objects such as
+                `TensorBoardCallback`. One that returns True ends the run.
             quiet: Print nothing.
 
         Returns:
             The re-ranker itself.
 
         """
-        self._forget()
-        if valid is None:
-            train, valid = hold_out(train, seed=self.seed)
-        check_labels(train, "training")
-        check_labels(valid, "validation")
-        model = self._new_model(train)
+        train_lists, valid_lists = self._training_lists(train, valid, quiet=quiet)
+        network, training = self.config
+        model = SlateModel.create(train_lists, network, seed=training.seed, missing=training.missing).to(self.device)
         self.history_ = run_training(
             model,
-            train,
-            valid,
-            self.config.training,
+            train_lists,
+            valid_lists,
+            training,
             checkpoints=None if checkpoints is None else Path(checkpoints),
             resume=resume,
-            tensorboard=None if tensorboard is None else Path(tensorboard),
+            callbacks=callbacks,
             quiet=quiet,
         )
         self.model_, self.transform_ = model, model.transform
         return self
-
-    def _new_model(self, lists: ItemLists) -> SlateModel:
-        """Fit the feature transform and draw the first weights."""
-        network, training = self.config
-        columns = {"categorical": self.categorical, "context": self.context}
-        return SlateModel.create(lists, network, seed=training.seed, **columns).to(self.device)
 
     def rank(self, batch: Batch, k: int | None = None) -> IntArray:
         """Return the greedy slates (B, K) of a batch."""
@@ -125,7 +121,7 @@ class Reranker(Estimator):
 
     def rerank(
         self,
-        lists: ItemLists,
+        data: Any,
         k: int | None = None,
         *,
         sample_seed: int | None = None,
@@ -135,7 +131,7 @@ class Reranker(Estimator):
         """Return a slate for every list, in their order, with the log-probability of each choice.
 
         Args:
-            lists: Lists in base order.
+            data: Lists in base order.
             k: Slots of a slate; all items if None.
             sample_seed: Draw slates from the softmax instead of the best ones, with this seed. A sampled slate depends
                 on the seed, the list and the lists that share its batch.
@@ -143,14 +139,17 @@ class Reranker(Estimator):
             batch_size: Lists that are decoded at once.
 
         """
+        lists, n_slots = as_lists(data, self.columns_, name="data", labelled=False), check_slots(k)
+        list_ids, item_ids = lists.original_list_ids().to_pylist(), lists.original_item_ids()
         generator = None if sample_seed is None else torch.Generator().manual_seed(sample_seed)
         slates: list[Slate | None] = [None] * len(lists)
         for batch in track(list(lists.batches(batch_size)), "re-ranking"):
-            decoded = self.model_.decode(batch.lists, k, generator=generator, temperature=temperature)
+            decoded = self.model_.decode(batch.lists, n_slots, generator=generator, temperature=temperature)
             placed, logs = decoded.slates.cpu().numpy(), decoded.log_probabilities.cpu().numpy()
-            for row, (number, one) in enumerate(zip(batch.index, batch.lists, strict=True)):
-                ids = one.item_ids.take(placed[row][placed[row] >= 0]).to_pylist()
-                slates[number] = Slate(one.list_ids[0].as_py(), ids, logs[row, : len(ids)].tolist())
+            for row, number in enumerate(batch.index):
+                items = lists.offsets[number] + placed[row][placed[row] >= 0]
+                ids = item_ids.take(pa.array(items)).to_pylist()
+                slates[number] = Slate(list_ids[number], ids, logs[row, : len(ids)].tolist())
         return [slate for slate in slates if slate is not None]
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -171,8 +170,13 @@ class Reranker(Estimator):
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the re-ranker to a folder of its own, which appears whole or not at all."""
-        training, history = asdict(self.config.training), asdict(self.history_)
-        self.model_.save(folder, options=self._saved_options(), training=training, history=history)
+        self.model_.save(
+            folder,
+            options=self._saved_options(),
+            columns=self.columns_.to_dict(),
+            training=asdict(self.config.training),
+            history=asdict(self.history_),
+        )
 
     @classmethod
     def from_saved(cls, saved: SavedRanker) -> Self:
@@ -180,11 +184,7 @@ class Reranker(Estimator):
         reranker = cls(**as_tuples(saved.config.get("options", {})))
         reranker.model_ = SlateModel.from_saved(saved)
         reranker.transform_ = reranker.model_.transform
+        reranker.columns_ = Columns.from_dict(saved.config.get("columns", {}))
         if "history" in saved.config:
             reranker.history_ = History(**saved.config["history"])
         return reranker
-
-    def __repr__(self) -> str:
-        defaults = {one.name: one.default for one in fields(self)}
-        shown = {name: value for name, value in self.get_params().items() if defaults.get(name, ...) != value}
-        return f"Reranker({', '.join(f'{name}={value!r}' for name, value in shown.items())})"

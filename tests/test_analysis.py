@@ -389,6 +389,14 @@ def test_the_command_uses_what_the_service_noted(log: Path) -> None:
         store.note(Definition("autumn", "base", {"base": 1.0, "new": 1.0})).result()
         assert store.definition("autumn") == Definition("autumn", "base", {"base": 1.0, "new": 1.0})
         assert store.definition("spring") is None
+        assert "base (" not in seq2slate("experiment", log).out
+        named = Definition("autumn", "base", {"base": 1.0, "new": 1.0}, {"base": "base", "new": "model-2026-03"})
+        store.note(named).result()
+        assert store.definition("autumn") == named
+    told = seq2slate("experiment", log).out
+    assert "base (base order)" in told
+    assert "new (model-2026-03)" in told
+    assert json.loads(seq2slate("experiment", log, "--json").out)["models"] == named.models
 
 
 def test_the_command_says_what_is_wrong(log: Path, tmp_path: Path) -> None:

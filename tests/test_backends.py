@@ -9,6 +9,7 @@ compares with the reference.
 import copy
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from seq2slate.data.lists import FloatArray, IntArray, ItemLists, offsets_from_lengths
-from seq2slate.errors import UsageError
+from seq2slate.errors import DataError, UsageError
 from seq2slate.model.backends import backend as backends
 from seq2slate.model.backends.backend import BACKENDS, NetworkBackend, TorchBackend, backend_class, choose_backend
 from seq2slate.model.backends.kernels import KERNELS, kernels_for, only_kernels
@@ -55,6 +56,8 @@ NOT_ONE_LIST = {
     "everything, gru, one-step": ENCODER,
 }
 """What one call to C cannot run, and why."""
+MISSING = ", missing values"
+"""The end of the name of a variant whose lists have missing numbers, in training and later."""
 
 
 class Case(NamedTuple):
@@ -67,7 +70,10 @@ class Case(NamedTuple):
 
 @cache
 def case(variant: str) -> Case:
-    plain = lists_for(variant, seed=3, lengths=LENGTHS)
+    network = variant.removesuffix(MISSING)
+    plain = lists_for(network, seed=3, lengths=LENGTHS)
+    if network != variant:
+        plain = with_missing(plain)
     rows, offsets = np.arange(plain.n_items), offsets_from_lengths(np.array(LENGTHS))
     rows[offsets[EQUAL] : offsets[EQUAL + 1]] = offsets[EQUAL]
     half = LENGTHS[DUPLICATES] // 2
@@ -78,7 +84,21 @@ def case(variant: str) -> Case:
         categorical={name: column.take(pa.array(rows)) for name, column in plain.categorical.items()},
         context=plain.context,
     )
-    return Case(model_for(variant, lists), lists[np.arange(LONG)], lists[LONG])
+    return Case(model_for(network, lists), lists[np.arange(LONG)], lists[LONG])
+
+
+def with_missing(lists: ItemLists) -> ItemLists:
+    """Return lists with missing numbers: all of the only item of list 0, and none in list 4."""
+    rng = np.random.default_rng(5)
+    missing = rng.random(lists.features.shape) < 0.3
+    missing[: lists.offsets[1]] = True
+    missing[lists.offsets[4] : lists.offsets[5]] = False
+    some_lists = np.arange(len(lists)) % 3 == 0
+    context = {
+        name: np.where(some_lists, np.nan, values) if isinstance(values, np.ndarray) else values
+        for name, values in lists.context.items()
+    }
+    return replace(lists, features=np.where(missing, np.nan, lists.features), context=context)
 
 
 # Float64
@@ -146,11 +166,12 @@ def check(
 # The battery
 
 
-every_backend = pytest.mark.parametrize(
-    ("way", "variant"),
-    [(way, variant) for variant in VARIANTS for way in WAYS if way != "single-list" or variant not in NOT_ONE_LIST],
-)
+RUNS = [(way, variant) for variant in VARIANTS for way in WAYS if way != "single-list" or variant not in NOT_ONE_LIST]
 """Every backend with every option that it can run."""
+every_backend = pytest.mark.parametrize(("way", "variant"), RUNS)
+every_backend_and_missing_values = pytest.mark.parametrize(
+    ("way", "variant"), [*RUNS, *((way, variant + MISSING) for way, variant in RUNS)]
+)
 
 
 @pytest.fixture
@@ -168,7 +189,7 @@ def opened(way: str, variant: str, monkeypatch: pytest.MonkeyPatch) -> NetworkBa
 
 
 @pytest.mark.parametrize("k", [None, 3])
-@every_backend
+@every_backend_and_missing_values
 def test_greedy_slates_of_a_mixed_batch_are_those_of_float64(
     backend: NetworkBackend, variant: str, k: int | None
 ) -> None:
@@ -186,7 +207,7 @@ def test_greedy_slates_of_a_mixed_batch_are_those_of_float64(
         check(odd_scores(variant, number, placed), slates[number], logs[number])
 
 
-@every_backend
+@every_backend_and_missing_values
 def test_a_single_list_from_raw_columns_gets_the_slate_of_float64(backend: NetworkBackend, variant: str) -> None:
     for number, one in enumerate(case(variant).odd):
         slate, logs = backend.slate(one.features, 7, **columns_of(one))
@@ -236,7 +257,9 @@ def test_step_probabilities_are_those_of_float64(backend: NetworkBackend, varian
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("variant", ["paper", "similarity and prior", "embeddings and context"])
+@pytest.mark.parametrize(
+    "variant", ["paper", "similarity and prior", "embeddings and context", f"similarity and prior{MISSING}"]
+)
 def test_random_lists_with_duplicates_and_outliers_have_the_network_s_slates(
     backend: NetworkBackend, variant: str
 ) -> None:
@@ -263,6 +286,29 @@ def test_the_battery_notices_another_network() -> None:
     ]
     with pytest.raises(AssertionError, match=r"step 1: .* not the best"):
         check(scores, worse, np.array(exact, np.float32))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("variant", ["paper", "similarity and prior", "embeddings and context"])
+def test_missing_values_are_refused_by_name_when_asked(way: str, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained, lists = case(variant).odd, case(variant + MISSING).odd
+    model = SlateModel.create(trained, VARIANTS[variant][1], missing="refuse")
+    monkeypatch.setattr(f"{__name__}.case", lambda _: Case(model, trained, trained))
+    backend, one = opened(way, variant, monkeypatch), replace(trained[5], features=lists[5].features)
+    item, column = np.argwhere(np.isnan(one.features))[0]
+    said = f"item {item}: {one.feature_names[column]!r} is nan; missing values are refused"
+    with pytest.raises(DataError, match=said):
+        backend.slate(one.features, **columns_of(one))
+    with pytest.raises(DataError, match=f"list '5', {said}"):
+        backend.slates(one.batch())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_infinite_values_are_always_refused_by_name(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    features = case("paper" + MISSING).odd[4].features.copy()
+    features[0, 0], features[3, 1] = np.nan, -np.inf
+    with pytest.raises(DataError, match="item 3: 'f2' is -inf; every number must be finite"):
+        opened(way, "paper" + MISSING, monkeypatch).slate(features)
 
 
 # What a backend cannot run, and which is chosen

@@ -18,7 +18,6 @@ from seq2slate.baselines.boosting import (
     added_thresholds,
     choose_weak_ranker,
     quantile_thresholds,
-    raw_columns,
     weak_measures,
 )
 from seq2slate.baselines.coordinate_ascent import ScoredNdcg
@@ -64,6 +63,11 @@ def mean_ndcg(lists: ItemLists, scores: npt.NDArray[Any]) -> float:
 
 def training(lists: ItemLists) -> tuple[FloatArray, ScoredNdcg]:
     return scaled_columns(FeatureTransform.fit(lists), lists), ScoredNdcg.of(lists, "training")
+
+
+def raw(lists: ItemLists) -> FloatArray:
+    """What RankBoost reads."""
+    return np.column_stack([lists.features, lists.positions.astype(np.float32)])
 
 
 # AdaRank
@@ -130,7 +134,7 @@ def explicit_pairs(lists: ItemLists) -> list[tuple[int, int]]:
 
 def obvious_rankboost(lists: ItemLists, n_thresholds: int) -> Iterator[tuple[int, float, float]]:
     """RankBoost with a weight for every pair."""
-    columns = raw_columns(lists)
+    columns = raw(lists)
     better, worse = np.array(explicit_pairs(lists)).T
     weights = np.full(len(better), 1 / len(better))
     thresholds = quantile_thresholds(columns, n_thresholds)
@@ -153,10 +157,10 @@ def obvious_rankboost(lists: ItemLists, n_thresholds: int) -> Iterator[tuple[int
 def test_rankboost_by_hand() -> None:
     """The column orders three pairs of four right: r is 1/2, and afterwards right and wrong pairs weigh the same."""
     pairs = PairWeights.of(pairs_by_hand())
-    column, threshold, weight = next(added_thresholds(raw_columns(pairs_by_hand()), pairs, 4))
+    column, threshold, weight = next(added_thresholds(raw(pairs_by_hand()), pairs, 4))
     assert (column, threshold) == (0, 0.0)
     assert weight == pytest.approx(np.log(3) / 2)
-    potentials = pairs.potentials(weight * raw_columns(pairs_by_hand())[:, 0].astype(float))
+    potentials = pairs.potentials(weight * raw(pairs_by_hand())[:, 0].astype(float))
     right, wrong = 1 / 6, 1 / 2
     np.testing.assert_allclose(potentials, [right, -right, -right, right, right, -right, -wrong, wrong])
 
@@ -177,20 +181,20 @@ def test_two_numbers_an_item_equal_a_weight_for_every_pair(make: Callable[[int],
 @pytest.mark.parametrize("make", [graded_lists, mixed_lists])
 def test_rankboost_takes_the_rounds_of_explicit_pairs(make: Callable[[int], ItemLists]) -> None:
     lists = ItemLists.concat([make(seed) for seed in range(3)])
-    rounds = islice(added_thresholds(raw_columns(lists), PairWeights.of(lists), 5), 12)
+    rounds = islice(added_thresholds(raw(lists), PairWeights.of(lists), 5), 12)
     expected = islice(obvious_rankboost(lists, 5), 12)
     np.testing.assert_allclose(np.array(list(rounds)), np.array(list(expected)), rtol=1e-9)
 
 
 def test_rankboost_keeps_the_best_round_for_validation() -> None:
     train, valid = lists_with_an_order(100, 0), lists_with_an_order(5, 1)
-    columns, scores, values = raw_columns(valid), np.zeros(valid.n_items), []
-    for column, threshold, weight in islice(added_thresholds(raw_columns(train), PairWeights.of(train), 32), 30):
+    columns, scores, values = raw(valid), np.zeros(valid.n_items), []
+    for column, threshold, weight in islice(added_thresholds(raw(train), PairWeights.of(train), 32), 30):
         scores += weight * (columns[:, column] > threshold)
         values.append(mean_ndcg(valid, scores))
     n_best = int(np.argmax(values)) + 1
     assert n_best < 30
-    assert len(RankBoost(rounds=30).fit(train, valid).columns_) == n_best
+    assert len(RankBoost(rounds=30).fit(train, valid).stump_columns_) == n_best
 
 
 def test_scores_far_apart_do_not_overflow() -> None:
@@ -216,7 +220,7 @@ def test_they_learn_a_sum_of_columns(name: str) -> None:
     train, valid, test = (lists_with_an_order(count, seed) for seed, count in enumerate((300, 80, 100)))
     ranker = BOTH[name]().fit(train, valid)
     single = [mean_ndcg(test, sign * column) for column in test.features.T for sign in (1, -1)]
-    assert mean_ndcg(test, ranker.score(test)) > max(0.9, max(single) + 0.05)
+    assert mean_ndcg(test, ranker.score_items(test)) > max(0.9, max(single) + 0.05)
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"{SHARED} is not there")
@@ -226,15 +230,15 @@ def test_they_learn_from_real_grades(name: str) -> None:
         read_letor(SHARED / f"mq2008.fold{fold}.txt.gz").shuffle_items(seed=fold) for fold in (1, 2, 3)
     )
     ranker = BOTH[name]().fit(train, valid)
-    assert mean_ndcg(test, ranker.score(test)) > mean_ndcg(test, np.zeros(test.n_items)) + 0.15
+    assert mean_ndcg(test, ranker.score_items(test)) > mean_ndcg(test, np.zeros(test.n_items)) + 0.15
 
 
 @pytest.mark.parametrize("name", BOTH)
 def test_a_repeat_is_the_same_and_more_rounds_are_better(name: str) -> None:
     train, valid = lists_with_an_order(60, 0), lists_with_an_order(30, 1)
     long, again, short = (BOTH[name](rounds=rounds).fit(train, valid) for rounds in (60, 60, 1))
-    np.testing.assert_array_equal(long.score(valid), again.score(valid))
-    assert mean_ndcg(valid, long.score(valid)) > mean_ndcg(valid, short.score(valid))
+    np.testing.assert_array_equal(long.score_items(valid), again.score_items(valid))
+    assert mean_ndcg(valid, long.score_items(valid)) > mean_ndcg(valid, short.score_items(valid))
 
 
 @pytest.mark.parametrize("make", [graded_lists, mixed_lists])
@@ -283,5 +287,5 @@ def test_columns_that_say_nothing_leave_the_base_order() -> None:
     """The columns are constant, and the base position is right in one list and wrong in the other: r is 0 for all."""
     lists = ItemLists(np.ones((4, 2)), [0, 2, 4], labels=[1, 0, 0, 1])
     ranker = RankBoost().fit(lists, lists)
-    assert len(ranker.columns_) == 0
+    assert len(ranker.stump_columns_) == 0
     np.testing.assert_array_equal(ranker.rank(lists.batch()), [[0, 1], [0, 1]])

@@ -5,9 +5,8 @@ import numpy.typing as npt
 import pytest
 
 from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling, expected_clicks
-from seq2slate.baselines.order import BaseOrder, RandomOrder
 from seq2slate.data.lists import IntArray, ItemLists
-from seq2slate.data.ranker import Ranker
+from seq2slate.data.ranker import BaseOrder, RandomOrder, Ranker
 from seq2slate.errors import DataError, UsageError
 from seq2slate.simulation.click_models import CLICK_MODELS, ClickModel, click_model, similar_items
 from tests import reference_clicks

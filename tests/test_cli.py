@@ -19,9 +19,11 @@ import pytest
 
 from seq2slate.baselines.linear import RidgeRanker
 from seq2slate.cli import main
-from seq2slate.data.files import read
+from seq2slate.data.files import read, read_split
+from seq2slate.estimator import load
 from seq2slate.simulation.synthetic import make_synthetic_lists
 from seq2slate.training.objectives import Objective
+from tests.random_lists import assert_same_lists
 
 
 @dataclass
@@ -251,3 +253,92 @@ def test_a_preset_is_trained_by_the_name_of_the_ranker_and_takes_the_options_of_
     assert by_ranker.read_bytes() == by_preset.read_bytes()
     done = seq2slate(*arguments, "--out", folder / "x", "--ranker", "prm", "--preset", "paper", code=2)
     assert "--preset is for seq2slate: leave it out with --ranker prm" in done.err
+
+
+# Column roles
+
+ROLES = ["--list-id", "query", "--item-id", "doc", "--label", "clicks", "--order-by", "-score", "--ignore", "id"]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """A folder with a split, as CSV files whose columns have names of their own; the rows are in no order."""
+    for seed, part in enumerate(("train", "valid", "test")):
+        rng = np.random.default_rng(seed)
+        rows = [
+            f"{number},q{number % 12},{100 + number},{rng.random():.4f},{rng.integers(9)},{rng.integers(2)}"
+            for number in rng.permutation(120)
+        ]
+        (tmp_path / f"{part}.csv").write_text("\n".join(["id,query,doc,score,shop_id,clicks", *rows]) + "\n")
+    return tmp_path
+
+
+def test_inspect_prints_what_each_column_is_taken_for_and_warns_in_one_line(shop: Path) -> None:
+    done = seq2slate("inspect", shop / "train.csv", *ROLES)
+    assert "score    base order, feature  highest first" in done.out
+    assert "shop_id  feature              integers that look like ids" in done.out
+    assert done.err.splitlines() == [
+        "warning: column 'shop_id' is taken for a number, but holds integers that look like ids; declare "
+        "categorical=['shop_id'] or ignore=['shop_id'] (--categorical, --ignore), or name it in features= if it is a "
+        "number"
+    ]
+    done = seq2slate("inspect", shop, *ROLES, "--categorical", "shop_id", "--json")
+    assert done.err == ""
+    columns = json.loads(done.out)["test"]["columns"]
+    assert [(one["name"], one["role"]) for one in columns] == [
+        ("id", "ignored"),
+        ("query", "list_id"),
+        ("doc", "item_id"),
+        ("score", "base order, feature"),
+        ("shop_id", "categorical"),
+        ("clicks", "label"),
+    ]
+
+
+def test_a_warning_that_holds_for_every_part_of_a_split_is_printed_once(shop: Path) -> None:
+    assert len(seq2slate("inspect", shop, *ROLES).err.splitlines()) == 1
+
+
+def test_a_split_folder_is_trained_and_evaluated_and_integers_come_back(shop: Path) -> None:
+    (shop / "columns.toml").write_text(
+        'list_id = "query"\nitem_id = "doc"\nlabel = "clicks"\norder_by = "-score"\nignore = ["id", "shop_id"]\n'
+    )
+    seq2slate("train", shop, "--out", shop / "ridge", "--ranker", "ridge")
+    split = read_split(shop)
+    expected = RidgeRanker().fit(split.train, split.valid)
+    np.testing.assert_array_equal(load(shop / "ridge").predict(split.test), expected.predict(split.test))
+    rows = json.loads(seq2slate("evaluate", shop, "--ranker", f"mine={shop / 'ridge'}", "--json").out)["rows"]
+    assert {row["ranker"] for row in rows} == {"base", "mine"}
+    alone = seq2slate("evaluate", shop / "test.csv", "--ranker", f"mine={shop / 'ridge'}", "--json").out
+    assert json.loads(alone)["rows"] == rows, "the test part"
+    for name in ("slates.parquet", "slates.jsonl"):
+        seq2slate("rerank", shop / "ridge", shop / "test.csv", shop / name, "--k", 3)
+    slates = pq.read_table(shop / "slates.parquet")
+    assert slates.schema.field("item_id").type.value_type == pa.int64()
+    assert slates["list_id"].to_pylist() == split.test.list_ids.to_pylist()
+    first = json.loads((shop / "slates.jsonl").read_text().splitlines()[0])
+    assert first["item_id"] == slates["item_id"][0].as_py()
+
+
+def test_lists_without_a_declared_label_are_reranked(shop: Path) -> None:
+    seq2slate("train", shop / "train.csv", *ROLES, "--ignore", "shop_id", "--out", shop / "ridge", "--ranker", "ridge")
+    unlabelled = shop / "new.csv"
+    unlabelled.write_text("\n".join(line.rpartition(",")[0] for line in (shop / "test.csv").read_text().splitlines()))
+    seq2slate("rerank", shop / "ridge", unlabelled, shop / "slates.jsonl", *ROLES, "--ignore", "shop_id")
+    said = seq2slate("evaluate", unlabelled, *ROLES, code=2).err
+    assert "no column 'clicks', which is declared label" in said
+
+
+def test_convert_takes_roles_and_writes_csv(shop: Path) -> None:
+    features = ["--feature", "score", "--categorical", "shop_id"]
+    seq2slate("convert", shop / "train.csv", shop / "out.parquet", *ROLES, *features)
+    seq2slate("convert", shop / "out.parquet", shop / "out.csv.gz")
+    lists = read(shop / "train.csv", list_id="query", item_id="doc", label="clicks", order_by="-score", ignore="id",
+                 features=["score"], categorical=["shop_id"])  # fmt: skip
+    assert_same_lists(read(shop / "out.parquet"), lists)
+    assert_same_lists(read(shop / "out.csv.gz"), lists)
+
+
+def test_roles_that_contradict_each_other_are_one_clear_line(shop: Path) -> None:
+    said = seq2slate("inspect", shop / "train.csv", "--label", "clicks", "--ignore", "clicks", code=2).err
+    assert said == "error: column 'clicks' is declared both label and ignore; choose one\n"

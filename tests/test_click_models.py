@@ -177,6 +177,13 @@ def test_similarity_equals_the_quantile_of_the_distances(kind: str, q: float) ->
         np.testing.assert_array_equal(similar, squareform(distances <= np.quantile(distances, q)))
 
 
+def test_a_missing_feature_has_no_distance_and_is_named() -> None:
+    lists = ItemLists(np.array([[1, 2], [1, np.nan], [3, 4]]), [0, 1, 3], labels=[1, 1, 1], list_ids=["a", "b"])
+    with pytest.raises(DataError, match="list 'b', item 0: feature 'f2' is missing, and this user compares items"):
+        simulate_clicks(click_model("diverse"), lists, seed=0)
+    assert simulate_clicks(click_model("cascade"), lists, seed=0).n_items == 3
+
+
 def test_padding_and_lists_without_pairs_have_no_similar_items() -> None:
     lists = ItemLists(features=np.zeros((4, 2)), offsets=[0, 0, 1, 4])
     similar = similar_items(lists, 1.0)

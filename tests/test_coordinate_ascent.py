@@ -118,7 +118,7 @@ def test_no_step_is_taken_that_does_not_climb() -> None:
 def test_it_learns_a_sum_of_columns() -> None:
     train, valid, test = (lists_with_an_order(count, seed) for seed, count in enumerate((200, 50, 100)))
     ranker = CoordinateAscent(starts=2).fit(train, valid)
-    assert obvious_ndcg(test, ranker.score(test)).mean() > 0.95
+    assert obvious_ndcg(test, ranker.score_items(test)).mean() > 0.95
     assert max(obvious_ndcg(test, sign * column).mean() for column in test.features.T for sign in (1, -1)) < 0.9
     assert ranker.weights_[0] > 0 > ranker.weights_[2]
 
@@ -129,7 +129,9 @@ def test_it_learns_from_real_grades() -> None:
         read_letor(SHARED / f"mq2008.fold{fold}.txt.gz").shuffle_items(seed=fold) for fold in (1, 2, 3)
     )
     ranker = CoordinateAscent().fit(train, valid)
-    learned, random = (obvious_ndcg(test, scores).mean() for scores in (ranker.score(test), np.zeros(test.n_items)))
+    learned, random = (
+        obvious_ndcg(test, scores).mean() for scores in (ranker.score_items(test), np.zeros(test.n_items))
+    )
     assert learned > random + 0.15
 
 
@@ -138,7 +140,7 @@ def test_some_of_the_lists_are_enough_and_a_seed_repeats() -> None:
     first, again, other = (CoordinateAscent(max_pairs=500, seed=seed).fit(train, valid) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first.weights_, again.weights_)
     assert (first.weights_ != other.weights_).any()
-    assert obvious_ndcg(valid, first.score(valid)).mean() > 0.9
+    assert obvious_ndcg(valid, first.score_items(valid)).mean() > 0.9
 
 
 @pytest.mark.parametrize("make", [graded_lists, mixed_lists])

@@ -56,7 +56,7 @@ def tree_of_the_readme() -> set[str]:
 def test_the_map_of_the_readme_is_true() -> None:
     modules = {
         path.relative_to(ROOT).as_posix()
-        for suffix in ("*.py", "*.pyi", "*.c", "*.h")
+        for suffix in ("*.py", "*.pyi", "*.c", "*.h", "*.css")
         for path in (ROOT / "seq2slate").rglob(suffix)
         if path.name != "__init__.py" or _has_code(path)
     }

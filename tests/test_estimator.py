@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from seq2slate.errors import DataError, NotFittedError, UsageError
 from seq2slate.estimator import ESTIMATORS, NETWORK_PRESETS, Estimator, estimator_class, hold_out, load, make_estimator
 from seq2slate.options import check_choices, named_in, options_of, registry_names
 from seq2slate.reranker import Reranker
-from tests.checks import mixed_lists, snapshot
+from tests.checks import check_ranker, mixed_lists, snapshot
 from tests.test_cli import seq2slate
 from tests.test_ranklib import build_stand_in
 
@@ -186,6 +186,36 @@ def test_rerank_gives_the_ids_of_rank(fitted: Estimator, k: int | None) -> None:
             assert len(slate.log_probabilities) == len(slate.item_ids)
 
 
+# Missing values and other columns
+
+
+def with_missing(lists: ItemLists, seed: int, share: float = 0.2) -> ItemLists:
+    """Return lists in which some numbers are missing, but for column f3."""
+    missing = np.random.default_rng(seed).random(lists.features.shape) < share
+    missing[:, 2] = False
+    return replace(lists, features=np.where(missing, np.nan, lists.features))
+
+
+def test_missing_values_are_learned_from_and_ranked(options: dict[str, Any], tmp_path: Path) -> None:
+    train, valid, test = (with_missing(lists, seed) for seed, lists in enumerate((LISTS, LISTS, TEST)))
+    ranker = make_estimator(**options).fit(train, valid)
+    ranker.save(tmp_path / "ranker")
+    local = {name: value for name, value in options.items() if name in ranker.local_options}
+    check_ranker(ranker, test, save_load=lambda _: load(tmp_path / "ranker").set_params(**local))
+    if options["kind"] != "mmr":  # its trade-off may be relevance alone
+        assert (ranker.rank(test.batch()) != ranker.rank(TEST.batch())).any()
+
+
+def test_columns_are_found_by_name_and_others_ignored(fitted: Estimator) -> None:
+    order = [2, 0, 4, 3, 1]
+    wider = np.column_stack([TEST.features, np.full(TEST.n_items, np.nan)])[:, order]
+    other = replace(TEST, features=wider, feature_names=tuple(f"f{place + 1}" for place in order))
+    np.testing.assert_array_equal(fitted.rank(other.batch()), fitted.rank(TEST.batch()))
+    narrow = replace(TEST, features=TEST.features[:, [0, 2]], feature_names=("f1", "f3"))
+    with pytest.raises(DataError, match=r"columns of the training are missing: 'f2', 'f4'; .* there are 'f1', 'f3'"):
+        fitted.rank(narrow.batch())
+
+
 # Options
 
 
@@ -198,7 +228,10 @@ def test_params_build_the_same_estimator(estimator: Estimator) -> None:
 def test_options_show_in_the_repr(options: dict[str, Any], estimator: Estimator) -> None:
     given = {name: value for name, value in options.items() if name != "kind"}
     assert estimator.get_params().items() >= given.items()
-    assert all(f"{name}={value!r}" in repr(estimator) for name, value in given.items())
+    defaults = type(estimator)().get_params()
+    shown = {name: value for name, value in given.items() if defaults.get(name, ...) != value}
+    assert all(f"{name}={value!r}" in repr(estimator) for name, value in shown.items())
+    assert repr(type(estimator)()) == f"{type(estimator).__name__}()"
     assert eval(repr(estimator), {type(estimator).__name__: type(estimator)}).get_params() == estimator.get_params()
 
 
@@ -271,9 +304,8 @@ def test_what_belongs_to_this_machine_is_not_saved(fitted: Estimator, tmp_path: 
 def test_lists_of_options_come_back_as_tuples(tmp_path: Path) -> None:
     make_estimator("mmr", trade_offs=[0.5, 1.0], scalings=["none"]).fit(LISTS, LISTS).save(tmp_path / "mmr")
     assert load(tmp_path / "mmr").get_params()["trade_offs"] == (0.5, 1.0)
-    Reranker("paper", hidden=4, epochs=1, categorical=[]).fit(LISTS, LISTS, quiet=True).save(tmp_path / "network")
+    Reranker("paper", hidden=4, epochs=1).fit(LISTS, LISTS, quiet=True).save(tmp_path / "network")
     opened = load(tmp_path / "network")
-    assert opened.get_params()["categorical"] == ()
     assert isinstance(opened, Reranker)
     assert len(opened.history_.epochs) == 1
 
@@ -288,7 +320,7 @@ def train_help() -> str:
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.__name__)
 def test_every_option_has_a_help_text_and_is_on_the_command_line(config: type, train_help: str) -> None:
-    not_derived = {"categorical", "context", "device"} if config is Reranker else set()
+    not_derived = {"columns", "device"}  # each role of a column is an option of its own
     for option in options_of(config):
         assert option.help.endswith("."), f"{config.__name__}.{option.name} has no docstring"
         if option.name not in not_derived:
@@ -313,9 +345,9 @@ def test_an_option_of_a_baseline_is_given_on_the_command_line(log: Path, tmp_pat
     pytest.importorskip("lightgbm", reason="LightGBM is not installed")
     flags = ["--ranker", "mart", "--trees", 3, "--no-base-position", "--learning-rate", 0.2, "--seed", 5]
     seq2slate("train", log, "--out", tmp_path / "mart", *flags)
-    assert repr(load(tmp_path / "mart")) == "Mart(seed=5, base_position=False, trees=3, leaves=15, learning_rate=0.2)"
+    assert repr(load(tmp_path / "mart")) == "Mart(seed=5, base_position=False, trees=3, learning_rate=0.2)"
     done = seq2slate("train", log, "--out", tmp_path / "x", "--ranker", "mart", "--hidden", 3, code=2)
-    options = "seed, base_position, trees, leaves, learning_rate"
+    options = "seed, columns, base_position, trees, leaves, learning_rate"
     assert done.err == f"error: mart has no option 'hidden'; its options are {options}\n"
     assert not (tmp_path / "x").exists()
 
@@ -323,7 +355,7 @@ def test_an_option_of_a_baseline_is_given_on_the_command_line(log: Path, tmp_pat
 def test_an_option_with_several_values_is_given_several_times(log: Path, tmp_path: Path) -> None:
     flags = ["--ranker", "mmr", "--trade-offs", 0.25, "--trade-offs", 1, "--scalings", "none", "--score-column", "f3"]
     seq2slate("train", log, "--out", tmp_path / "mmr", *flags)
-    assert repr(load(tmp_path / "mmr")) == "Mmr(seed=0, trade_offs=(0.25, 1.0), scalings=('none',), score_column='f3')"
+    assert repr(load(tmp_path / "mmr")) == "Mmr(trade_offs=(0.25, 1.0), scalings=('none',), score_column='f3')"
 
 
 def test_options_of_a_network_are_given_on_the_command_line(log: Path, tmp_path: Path) -> None:

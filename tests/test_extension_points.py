@@ -68,7 +68,7 @@ class FirstColumn(PointwiseEstimator):
         self.column_ = int((centred.T @ train.labels).argmax())
         self.transform_ = FeatureTransform.fit(train, categorical=[], context=[])
 
-    def score(self, lists: ItemLists) -> FloatArray:
+    def score_items(self, lists: ItemLists) -> FloatArray:
         return self.sign * lists.features[:, self.column_]
 
 

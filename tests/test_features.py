@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +13,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from sklearn.impute import SimpleImputer
 
-from seq2slate.data import features as features_module
-from seq2slate.data.features import CLIP, TRANSFORM_FORMAT, EncodedLists, FeatureTransform, Scaling
+from seq2slate.data import scaling as scaling_module
+from seq2slate.data.features import TRANSFORM_FORMAT, EncodedLists, FeatureTransform
 from seq2slate.data.lists import ItemLists
+from seq2slate.data.scaling import CLIP, Scaling
 from seq2slate.errors import DataError, UsageError
 
 finite32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 matrices = arrays(np.float32, st.tuples(st.integers(0, 12), st.integers(0, 4)), elements=finite32)
+matrices_with_missing = arrays(
+    np.float32,
+    st.tuples(st.integers(0, 12), st.integers(0, 4)),
+    elements=st.one_of(finite32, st.just(float("nan"))),
+)
 texts = st.one_of(st.none(), st.text(max_size=3))
 
 
@@ -77,7 +84,7 @@ def test_the_size_of_the_blocks_does_not_matter(monkeypatch: pytest.MonkeyPatch)
     values = np.random.default_rng(1).lognormal(size=(1001, 3)).astype(np.float32) + 1e4
     lists = ItemLists(values, [0, 1001])
     at_once = FeatureTransform.fit(lists).apply(lists).dense
-    monkeypatch.setattr(features_module, "_BLOCK_CELLS", 30)
+    monkeypatch.setattr(scaling_module, "_BLOCK_CELLS", 30)
     np.testing.assert_allclose(FeatureTransform.fit(lists).apply(lists).dense, at_once, rtol=1e-6, atol=1e-6)
 
 
@@ -113,6 +120,123 @@ def test_scaling_keeps_the_order_within_a_column(values: npt.NDArray[np.float32]
     dense = FeatureTransform.fit(lists := ItemLists(values, [0, len(values)])).apply(lists).dense
     for raw, scaled in zip(values.T, dense.T, strict=True):
         assert (np.diff(scaled[np.argsort(raw, kind="stable")]) >= 0).all()
+
+
+# Missing numbers
+
+
+def with_missing() -> ItemLists:
+    """Column a is partly missing, b never, c always, d is constant or missing; the number of a list is missing, too."""
+    n = np.nan
+    return ItemLists(
+        np.array([[1, 1, n, 7], [n, 2, n, n], [4, 3, n, 7], [n, 4, n, 7], [9, 5, n, n]]),
+        [0, 2, 5],
+        feature_names=("a", "b", "c", "d"),
+        context={"hour": [n, 3.0], "day": [1.0, 2.0]},
+    )
+
+
+@pytest.mark.parametrize("scaling", get_args(Scaling))
+def test_missing_numbers_are_imputed_as_scikit_learn_does(scaling: Scaling) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.lognormal(size=(400, 4)).astype(np.float32) - 1
+    values[rng.random(values.shape) < [0.5, 0.1, 0, 0.01]] = np.nan
+    transform = FeatureTransform.fit(lists := ItemLists(values, [0, 400]), scaling=scaling)
+    y = np.sign(values) * np.log1p(np.abs(values.astype(float))) if scaling == "signed-log" else values.astype(float)
+    expected = SimpleImputer(add_indicator=True).fit_transform(y)  # the mean
+    if scaling != "none":
+        expected[:, :4] = (expected[:, :4] - np.nanmean(y, axis=0)) / np.nanstd(y, axis=0)
+        expected[:, :4] = expected[:, :4].clip(-CLIP, CLIP)
+    dense = transform.apply(lists).dense
+    assert transform.dense.indicators == ("f1", "f2", "f4")
+    np.testing.assert_allclose(dense, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(dense[:, 4:], np.isnan(values)[:, [0, 1, 3]])
+
+
+def test_every_way_to_be_missing() -> None:
+    transform = FeatureTransform.fit(lists := with_missing())
+    encoded = transform.apply(lists)
+    assert (transform.dense.indicators, transform.context.indicators) == (("a", "d"), ("hour",))
+    assert encoded.dense.shape == (5, 6)
+    np.testing.assert_array_equal(
+        encoded.dense[:, 2:], [[0, 0, m, k] for m, k in [(0, 0), (1, 1), (0, 0), (1, 0), (0, 1)]]
+    )
+    np.testing.assert_array_equal(encoded.dense[[1, 3], 0], [0, 0])
+    np.testing.assert_allclose(encoded.context, [[0, -1, 1], [0, 1, 0]], atol=1e-6)  # a single hour is constant
+    row: list[Any] = [None, None, 3, np.nan]
+    later = transform.apply_arrays([row], {}, {"hour": None, "day": None})
+    assert later.dense.tolist() == [[0, 0, 0, 0, 1, 1]], "b and c were never missing, or always"
+    assert later.context.tolist() == [[0, 0, 1]]
+
+
+def test_missing_numbers_do_not_move_the_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(1).lognormal(size=(1001, 3)).astype(np.float32)
+    holes = np.random.default_rng(2).random(values.shape) < [0.3, 0.0, 0.99]
+    columns = [FeatureTransform.fit(ItemLists(part[:, None], [0, len(part)])).dense for part in
+               (column[~missing] for column, missing in zip(values.T, holes.T, strict=True))]  # fmt: skip
+    monkeypatch.setattr(scaling_module, "_BLOCK_CELLS", 30)  # some blocks have no value at all
+    fitted = FeatureTransform.fit(ItemLists(np.where(holes, np.nan, values), [0, 1001])).dense
+    np.testing.assert_allclose(fitted.mean, [float(one.mean[0]) for one in columns], rtol=1e-6)
+    np.testing.assert_allclose(fitted.inverse_std, [float(one.inverse_std[0]) for one in columns], rtol=1e-6)
+
+
+def test_columns_of_nothing_but_nulls_are_missing_numbers() -> None:
+    transform, nulls = FeatureTransform.fit(with_missing()), [None] * 5
+    lists = with_missing()
+    later = ItemLists(
+        lists.features[:, [1, 2, 3]],
+        lists.offsets,
+        feature_names=("b", "c", "d"),
+        categorical={"a": nulls, "e": nulls},
+        context={"hour": [None, None], "day": [1.0, 2.0]},
+    )
+    hollow = np.column_stack([np.full(5, np.nan), later.features])
+    expected = transform.apply(replace(lists, features=hollow, context={"hour": [np.nan] * 2, "day": [1.0, 2.0]}))
+    assert_same(transform.apply(later), expected)
+    with pytest.raises(DataError, match="are missing: 'a'"):
+        transform.apply(replace(later, categorical={"a": ["x", *nulls[1:]]}))
+
+
+@given(matrices_with_missing, st.sampled_from(get_args(Scaling)))
+def test_any_numbers_with_missing_ones_become_finite(values: npt.NDArray[np.float32], scaling: Scaling) -> None:
+    lists, before = ItemLists(values, [0, len(values)]), values.copy()
+    transform = FeatureTransform.fit(lists, scaling=scaling)
+    dense = transform.apply(lists).dense
+    assert dense.shape == (len(values), transform.dense.n_outputs)
+    assert np.isfinite(dense).all()
+    np.testing.assert_array_equal(lists.features, before)
+    again = FeatureTransform.from_json(transform.to_json())
+    np.testing.assert_array_equal(again.apply(lists).dense, dense)
+
+
+def test_columns_without_missing_numbers_are_not_copied_for_it() -> None:
+    transform = FeatureTransform.fit(lists := mixed_lists())
+    assert transform.raw_features(lists) is lists.features
+    assert transform.dense.indicators == ()
+
+
+def test_refused_numbers_are_named() -> None:
+    transform = FeatureTransform.fit(mixed_lists(), missing="refuse")
+    lists = changed(features=np.where(np.eye(4)[:, :3] > 0, np.nan, 1.0))
+    rows: list[Any] = [[1, 2, 3], [1, None, 3]]
+    for again in (transform, FeatureTransform.from_json(transform.to_json())):
+        with pytest.raises(DataError, match="list '1', item 0: 'price' is nan; missing values are refused"):
+            again.apply(lists)
+        with pytest.raises(DataError, match="item 1: 'always' is nan; missing values are refused"):
+            again.apply_arrays(rows, {"city": ["a", "b"]}, {"hour": 1, "device": "x"})
+        with pytest.raises(DataError, match="'hour' is nan; missing values are refused"):
+            again.apply_arrays([[1, 2, 3]], {"city": ["a"]}, {"hour": None, "device": "x"})
+
+
+def test_a_file_of_version_1_refuses_missing_numbers() -> None:
+    transform = FeatureTransform.fit(lists := mixed_lists())
+    content = json.loads(transform.to_json()) | {"version": 1}
+    for kind in ("dense", "context"):
+        del content[kind]["missing"], content[kind]["indicators"]
+    old = FeatureTransform.from_json(json.dumps(content))
+    assert_same(old.apply(lists), transform.apply(lists))
+    with pytest.raises(DataError, match="missing values are refused"):
+        old.apply(changed(features=np.full((4, 3), np.nan)))
 
 
 # Categorical columns
@@ -266,14 +390,20 @@ def changed(**columns: Any) -> ItemLists:
 @pytest.mark.parametrize(
     ("lists", "message"),
     [
-        (changed(features=np.zeros((4, 2)), feature_names=("price", "always")), "2 features where the 3 .* 'price'"),
-        (changed(feature_names=("price", "balance", "always")), "column 1 is 'balance' where 'always' stood"),
+        (
+            changed(features=np.zeros((4, 2)), feature_names=("price", "other")),
+            "these feature columns of the training are missing: 'always', 'balance'; .* there are 'price', 'other'",
+        ),
+        (
+            changed(features=np.zeros((4, 0)), feature_names=()),
+            "missing: 'price', 'always', 'balance'; .* without them$",
+        ),
         (changed(categorical={}), "categorical column 'city' is missing.*there are none"),
         (changed(context={"hour": [1, 2, 3]}), "context column 'device' is missing.*there are 'hour'"),
         (changed(context={"device": ["phone"] * 3}), "context column 'hour' is missing"),
         (changed(context={"hour": ["1", "2", "3"], "device": ["a"] * 3}), "'hour' was a number .* give a number"),
         (changed(context={"hour": [1, 2, 3], "device": [1, 2, 3]}), "'device' was text .* give text"),
-        (changed(context={"hour": [1, np.nan, 3], "device": ["a"] * 3}), "list number 1: 'hour' is nan"),
+        (changed(context={"hour": [np.nan, -np.inf, 3], "device": ["a"] * 3}), "list number 1: 'hour' is -inf"),
         (changed(features=np.diag([1, np.inf, 1, 1])[:, :3]), "list '2', item 0: 'always' is inf"),
     ],
 )
@@ -294,7 +424,6 @@ def test_lists_with_other_columns_are_refused_by_name(lists: ItemLists, message:
         (([[1, 2, 3]], {"city": ["Rome", "Oslo"]}, {}), "'city' has 2 values for 1 items"),
         (([[1, 2, 3]], {"city": [5]}, {}), "categorical column 'city': .*must be text"),
         (([[1, 2, 3]], {"city": ["x"]}, {"hour": "noon", "device": "x"}), "'hour' was a number"),
-        (([[1, 2, 3]], {"city": ["x"]}, {"hour": None, "device": "x"}), "'hour' was a number"),
         (([[1, 2, 3]], {"city": ["x"]}, {"hour": [1], "device": "x"}), "'hour' must be text or a number"),
     ],
 )
@@ -308,9 +437,20 @@ def test_columns_that_training_did_not_have_are_ignored() -> None:
     transform = FeatureTransform.fit(mixed_lists())
     lists = mixed_lists()
     more = changed(
-        categorical=dict(lists.categorical) | {"new": ["x"] * 4}, context=dict(lists.context) | {"more": [1, 2, 3]}
+        features=np.column_stack([np.full(4, np.inf), lists.features[:, ::-1]]),
+        feature_names=("more", "balance", "always", "price"),
+        categorical=dict(lists.categorical) | {"new": ["x"] * 4},
+        context=dict(lists.context) | {"more": [1, 2, 3]},
     )
     assert_same(transform.apply(more), transform.apply(lists))
+
+
+def test_a_letor_file_that_leaves_out_its_last_features_is_told_what_to_do() -> None:
+    train, later = (ItemLists(np.ones((2, width)), [0, 2]) for width in (46, 45))
+    transform = FeatureTransform.fit(train)
+    with pytest.raises(DataError, match=r"missing: 'f46'; there are 45 where .* 46\..* add 46:0 .*n_features=46"):
+        transform.apply(later)
+    assert_same(transform.apply(ItemLists(np.ones((2, 50)), [0, 2])), transform.apply(train))
 
 
 def test_what_cannot_be_fitted_is_refused() -> None:
@@ -320,5 +460,21 @@ def test_what_cannot_be_fitted_is_refused() -> None:
         FeatureTransform.fit(mixed_lists(), min_count=0)
     with pytest.raises(DataError, match=r"'town' is missing.*there are 'city', 'comment'"):
         FeatureTransform.fit(mixed_lists(), categorical=["town"])
-    with pytest.raises(DataError, match="list '1', item 0: 'price' is nan"):
-        FeatureTransform.fit(changed(features=np.full((4, 3), np.nan)))
+    with pytest.raises(UsageError, match="no missing 'drop'; choose one of impute, refuse"):
+        FeatureTransform.fit(mixed_lists(), missing="drop")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="list '1', item 0: 'price' is nan; missing values are refused: fill it"):
+        FeatureTransform.fit(changed(features=np.full((4, 3), np.nan)), missing="refuse")
+    with pytest.raises(DataError, match="list '1', item 0: 'price' is inf"):
+        FeatureTransform.fit(changed(features=np.full((4, 3), np.inf)), scaling="none")
+
+
+def test_item_ids_are_a_category_where_the_column_is_not_there() -> None:
+    ids = ["a", "b", "b", "a", "c"]
+    with_column = ItemLists(np.zeros((5, 0)), [0, 2, 5], item_ids=ids, categorical={"item_id": ids})
+    without = ItemLists(np.zeros((5, 0)), [0, 2, 5], item_ids=ids)
+    for transform in (FeatureTransform.fit(with_column), FeatureTransform.fit(without, categorical=["item_id"])):
+        for lists in (with_column, without):
+            assert transform.apply(lists).categorical["item_id"].tolist() == [1, 2, 2, 1, 0]
+            assert transform.out_of_vocabulary_share(lists) == {"item_id": 0.2}
+        transform.check_columns(np.zeros((1, 0), np.float32), [], {})
+    assert not FeatureTransform.fit(without).categorical

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from seq2slate.data import jsonl, letor, tables
+from seq2slate.data import jsonl, layouts, letor
 from seq2slate.data.files import FORMATS, FileFormat, is_split_folder, read, read_split, write, write_split
 from seq2slate.data.lists import ItemLists, Split
 from seq2slate.data.text import AnyPath
@@ -32,6 +32,9 @@ SUFFIXES = [
     ".jsonl",
     ".ndjson",
     ".jsonl.gz",
+    ".csv",
+    ".csv.gz",
+    ".tsv",
     ".TXT",
 ]
 
@@ -62,11 +65,11 @@ def test_a_format_may_be_given(tmp_path: Path) -> None:
     assert read(path, format="letor").n_items == 1
     with pytest.raises(DataError, match=r"lists.data: unknown suffix; expected one of .txt"):
         read(path)
-    with pytest.raises(UsageError, match="no format 'csv'; there are letor, parquet, jsonl"):
-        read(path, format="csv")
+    with pytest.raises(UsageError, match="no format 'xml'; there are letor, parquet, jsonl, csv"):
+        read(path, format="xml")
 
 
-@pytest.mark.parametrize("name", ["lists.csv", "lists", "lists.parquet.gz", "lists.gz"])
+@pytest.mark.parametrize("name", ["lists.xml", "lists", "lists.parquet.gz", "lists.gz"])
 def test_an_unknown_suffix_is_an_error_in_both_directions(tmp_path: Path, name: str) -> None:
     with pytest.raises(DataError, match=f"{name}: unknown suffix"):
         write(some_lists(), tmp_path / name)
@@ -78,7 +81,7 @@ def test_an_unknown_suffix_is_an_error_in_both_directions(tmp_path: Path, name: 
 def test_only_parquet_has_layouts(tmp_path: Path) -> None:
     write(some_lists(), tmp_path / "items.parquet", layout="items")
     assert_same_lists(read(tmp_path / "items.parquet"), some_lists())
-    with pytest.raises(UsageError, match=r"needs a \.parquet file"):
+    with pytest.raises(UsageError, match=r"needs a \.parquet or \.csv or \.tsv file"):
         write(some_lists(), tmp_path / "items.jsonl", layout="items")
 
 
@@ -100,7 +103,7 @@ def test_a_new_format_needs_a_reader_a_writer_and_a_line(tmp_path: Path, monkeyp
     write(some_lists(), tmp_path / "vali.labels")
     write(some_lists(), tmp_path / "test.labels")
     assert [len(part) for part in read_split(tmp_path)] == [3, 3, 3]
-    with pytest.raises(UsageError, match=r"layout 'items' needs a \.parquet file"):
+    with pytest.raises(UsageError, match=r"layout 'items' needs a \.parquet or"):
         write(some_lists(), tmp_path / "train.labels", layout="items")
 
 
@@ -263,8 +266,8 @@ def test_a_failed_write_leaves_what_was_there(
     monkeypatch.setattr(letor, "_pairs", fail_at_second(letor._pairs))
     monkeypatch.setattr(jsonl, "_LISTS_AT_ONCE", 1)
     monkeypatch.setattr(jsonl, "_with_short_numerals", fail_at_second(jsonl._with_short_numerals))
-    monkeypatch.setattr(tables, "_CELLS_PER_SLICE", 1)
-    monkeypatch.setattr(tables, "_list_rows", fail_at_second(tables._list_rows))
+    monkeypatch.setattr(layouts, "_CELLS_PER_SLICE", 1)
+    monkeypatch.setattr(layouts, "_list_rows", fail_at_second(layouts._list_rows))
     with pytest.raises(FullDiskError):
         write(some_lists("new"), path)
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before

@@ -52,6 +52,34 @@ def test_every_policy_learns_what_is_clicked(policy: Policy, decoder: str) -> No
     assert len(history.epochs) == 12
 
 
+@pytest.mark.parametrize("preset", ["default", "paper"])
+def test_that_a_number_is_missing_can_be_learned_from(preset: str) -> None:
+    train, valid = ((with_missing(clicked_lists(n_lists, seed), seed)) for n_lists, seed in ((300, 3), (80, 4)))
+    options: dict[str, Any] = {
+        "hidden": 16,
+        "dropout": 0,
+        "epochs": 12,
+        "batch_size": 16,
+        "learning_rate": 1e-2,
+        "l2": 0,
+    }
+    ranker = Reranker(preset, **options).fit(train, valid, quiet=True)
+    assert ranker.transform_.dense.indicators == ("f1", "f3")
+    assert ranker.history_.best > 0.95
+    with pytest.raises(DataError, match=r"'f[13]' is nan; missing values are refused"):
+        Reranker(preset, missing="refuse", **options).fit(train, valid, quiet=True)
+
+
+def with_missing(lists: ItemLists, seed: int) -> ItemLists:
+    """Return lists in which an item is clicked if its third number is missing, which is the same for all others."""
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=lists.features.shape).astype(np.float32)
+    clicked = rng.random(lists.n_items) < 0.3
+    features[:, 2] = np.where(clicked, np.nan, 1)
+    features[rng.random(lists.n_items) < 0.3, 0] = np.nan
+    return replace(lists, features=features, labels=clicked.astype(np.float32))
+
+
 @pytest.mark.parametrize("loss", ["hinge", "smooth-hinge", "list-net", "pairwise-logistic", "approximate-ndcg"])
 def test_every_loss_learns_what_is_clicked(loss: str) -> None:
     config = TrainingConfig(policy="greedy", loss=loss, epochs=12, batch_size=16, learning_rate=1e-2, patience=12)
@@ -269,11 +297,3 @@ def test_gradients_are_clipped_and_weights_are_penalised(monkeypatch: pytest.Mon
     config = replace(QUICK, epochs=1, clip_norm=0.01, l2=0.25)
     run_training(SlateModel.create(TRAIN, SMALL), TRAIN, VALID, config, quiet=True)
     assert norms == pytest.approx([0.01] * len(norms), rel=1e-3)
-
-
-def test_tensorboard_gets_its_scalars(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
-    run_training(
-        SlateModel.create(TRAIN, SMALL), TRAIN, VALID, replace(QUICK, epochs=1), tensorboard=tmp_path, quiet=True
-    )
-    assert any("tfevents" in name for name in os.listdir(tmp_path))

@@ -159,13 +159,25 @@ def test_impressions_with_other_columns_are_refused() -> None:
     ("contexts", "said"),
     [
         ([{"hour": 1}, {"hour": "one"}], "'hour' is a number in some impressions and text in others"),
-        ([{"hour": 1}, None], "'hour' is a number in some impressions and missing in others"),
-        ([{"hour": 1}, {"hour": None}], "'hour' is a number in some impressions and missing in others"),
     ],
 )
 def test_context_is_text_or_numbers(contexts: list[Any], said: str) -> None:
     with pytest.raises(DataError, match=said):
         context_types(contexts)
+
+
+def test_numbers_may_be_missing() -> None:
+    features = np.array([[1.0, np.nan], [np.nan, 2.0]])
+    impressions = [
+        replace(impression(number, n_items=2, n_features=2, context={"hour": hour}), features=features)
+        for number, hour in enumerate([1.0, None])
+    ]
+    lists = lists_from_impressions(impressions)
+    np.testing.assert_array_equal(lists.features, np.tile(features, (2, 1)))
+    np.testing.assert_array_equal(lists.context["hour"], [1, np.nan])
+    again = impressions_from_lists(lists)
+    assert [one.context for one in again] == [{"hour": 1.0}, {"hour": None}]
+    np.testing.assert_array_equal(again[0].features, features)
 
 
 def test_text_of_the_context_may_be_missing() -> None:

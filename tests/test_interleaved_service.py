@@ -62,12 +62,18 @@ def visited(folder: Path, lists: ItemLists) -> tuple[Traffic, list[Impression]]:
             "items": ["x", "y"],
             "fallback": True,
             "reason": "bad-features",
+            "detail": "features are missing, the model reads 4: 'f1', 'f2', 'f3', 'f4'",
         }
+        counted = 'seq2slate_bad_features_total{arm="interleaved",column="other"} 1.0'
+        assert counted in service.client.get("/metrics").text
         served = service.client.get("/v1/experiment").json()
         page = service.client.get("/").text
         assert service.stop() == 0
     with open_log(log) as store:
-        assert served == json.loads(analyse(store.counts("pair"), weights={INTERLEAVED: 1.0}).to_json())
+        models = {"old": "base", "new": "model"}
+        expected = analyse(store.counts("pair"), weights={INTERLEAVED: 1.0}, models=models)
+        assert served == json.loads(expected.to_json())
+        assert "old (base order) and new (model)" in page
         assert f"{served['preferences'][0]['b_clicks']:,}" in page
         logged = [one for one in store.impressions() if one.fallback is None]
     return traffic, logged
@@ -107,7 +113,7 @@ def test_clicks_are_credited_to_who_placed_the_item(visited: tuple[Traffic, list
     assert found == replace(expected, a="old", b="new", impressions=len(logged))
     assert [arm.arm for arm in analysis.arms] == [INTERLEAVED]
     printed = seq2slate("experiment", folder / "log.db").out
-    assert "new against old" in printed
+    assert "new (model) against old" in printed
     assert f"{found.b_clicks:,} : {found.a_clicks:,}" in printed
 
 

@@ -54,14 +54,25 @@ def test_columns_of_one_feature_each_and_blank_lines_are_fine(tmp_path: Path) ->
     assert lists.item_ids.to_pylist() == ["5", "6", "7"]
 
 
+def test_missing_numbers_are_null_in_a_file_and_nan_in_memory(tmp_path: Path) -> None:
+    first = {**GOOD, "price": [1, None], "hour": None}
+    lists = lists_of(tmp_path, first, {**GOOD, "list_id": "b", "price": [float("nan"), 2], "hour": 9.5})
+    np.testing.assert_array_equal(lists.features, [[1], [np.nan], [np.nan], [2]])
+    np.testing.assert_array_equal(lists.context["hour"], [np.nan, 9.5])
+    write_jsonl(lists, tmp_path / "again.jsonl")
+    written = [json.loads(line) for line in (tmp_path / "again.jsonl").read_text().splitlines()]
+    assert [record["features"] for record in written] == [[[1.0], [None]], [[None], [2.0]]]
+    assert [record["hour"] for record in written] == [None, 9.5]
+    assert_same_lists(read_jsonl(tmp_path / "again.jsonl"), lists)
+
+
 BAD_LINES: dict[str, tuple[Any, str]] = {
     "cut": ('{"list_id": "b", "item_id": ["x"', "not JSON"),
     "array": ([1, 2], "not a JSON object, but list"),
     "lengths": ({**GOOD, "label": [0]}, r"\(list 'a'\): item_id has 2 entries, label has 1"),
     "missing label": ({"list_id": "b", "item_id": ["x"], "price": [1]}, r"\(list 'b'\): label is missing"),
     "missing id": ({"item_id": ["x"], "price": [1], "label": [0]}, "no list_id"),
-    "nan": ({**GOOD, "price": [1, float("nan")]}, r"\(list 'a', item 1\): feature 'price' is nan"),
-    "null": ({**GOOD, "price": [1, None]}, r"\(list 'a', item 1\): feature 'price' is nan"),
+    "infinite": ({**GOOD, "price": [1, float("inf")]}, r"\(list 'a', item 1\): feature 'price' is inf"),
     "negative": ({**GOOD, "label": [0, -1]}, r"\(list 'a', item 1\): label -1 is negative"),
     "same item": ({**GOOD, "item_id": ["x", "x"]}, r"\(list 'a', item 1\): item 'x' occurs twice"),
     "type": ({**GOOD, "price": ["cheap", "dear"]}, "price does not fit the lines before it"),

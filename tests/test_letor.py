@@ -100,9 +100,16 @@ def test_a_number_too_large_for_float32_becomes_the_largest(tmp_path: Path) -> N
     np.testing.assert_array_equal(lists.features, [[largest, -largest, 0]])
 
 
+def test_a_missing_feature_is_nan_and_one_that_is_left_out_is_zero(tmp_path: Path) -> None:
+    lists = lists_of(tmp_path, "0 qid:1 1:nan 3:2\n1 qid:1 1:1 2:NaN 3:1e400\n")
+    largest = np.finfo(np.float32).max
+    np.testing.assert_array_equal(lists.features, [[np.nan, 0, 2], [1, np.nan, largest]])
+    write_letor(lists, tmp_path / "again.txt")
+    np.testing.assert_array_equal(read_letor(tmp_path / "again.txt").features, lists.features)
+
+
 GOOD = "# head\n1 qid:7 1:0.5 2:1 # docid = a\n"
 BAD_LINES = {
-    "nan": ("0 qid:7 1:nan # docid = b", r"\(list '7'\): feature 1 is nan"),
     "inf": ("0 qid:7 1:1 2:-inf # docid = b", r"\(list '7'\): feature 2 is -inf"),
     "index 0": ("0 qid:7 0:1 # docid = b", r"\(list '7'\): feature index 0"),
     "unsorted": ("0 qid:7 2:1 1:1 # docid = b", r"\(list '7'\): feature 1 comes after feature 2"),

@@ -291,7 +291,7 @@ def shown(**columns: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"features": [[0], [0], [np.nan]]}, "list '1', item 1: feature 'f1' is nan"),
+        ({"features": [[np.nan], [0], [-np.inf]]}, "list '1', item 1: feature 'f1' is -inf"),
         ({"features": [[0], [np.inf], [0]]}, "list '1', item 0: feature 'f1' is inf"),
         ({"labels": [0, -1, 0]}, "list '1', item 0: label -1 is negative"),
         ({"labels": [0, np.nan, 0]}, "list '1', item 0: labels hold nan"),
@@ -309,13 +309,19 @@ def shown(**columns: Any) -> dict[str, Any]:
         ({"item_ids": ["a", "b", "b"]}, "list '1', item 1: item 'b' occurs twice in list '1'"),
         ({"item_ids": ["a", None, "b"]}, "list '1', item 0: the item has no item_id"),
         ({"list_ids": ["a", None]}, "list 1 has no list_id"),
-        ({"context": {"hour": [1.0, np.nan]}}, "list '1': context column 'hour' is nan"),
+        ({"context": {"hour": [np.nan, np.inf]}}, "list '1': context column 'hour' is inf"),
     ],
 )
 def test_bad_values_are_refused_with_their_place(arguments: dict[str, Any], said: str) -> None:
     good: dict[str, Any] = {"features": np.zeros((3, 1)), "offsets": [0, 1, 3]}
     with pytest.raises(DataError, match=said):
         ItemLists(**(good | arguments)).checked()
+
+
+def test_features_and_context_may_be_missing() -> None:
+    lists = ItemLists([[1.0, np.nan], [np.nan, 2.0]], [0, 2], context={"hour": [np.nan]}).checked()
+    assert np.isnan(lists.features).tolist() == [[False, True], [True, False]]
+    assert np.isnan(lists.context["hour"]).tolist() == [True]
 
 
 def test_reordering_and_cutting_lists_keeps_the_slot_of_every_item() -> None:

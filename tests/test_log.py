@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from seq2slate.data.files import read
 from seq2slate.data.impressions import Draft, Impression, ItemColumns
 from seq2slate.errors import DataError, UsageError
-from seq2slate.experiments.counts import ArmCounts, DraftCounts, PositionCounts
+from seq2slate.experiments.counts import ArmCounts, Definition, DraftCounts, PositionCounts
 from seq2slate.log import schema, writer
 from seq2slate.log import sqlite as sqlite_log
 from seq2slate.log.backend import BadRowError, ConflictError, LogBusyError, LogError
@@ -85,6 +85,8 @@ FULL = Impression(
     model="f00d",
     log_propensities=[-0.5, -1.25],
     fallback="late",
+    fallback_detail="feature 'price' of item 'ç' is infinite",
+    titles=["A <b>lamp</b>", None, "Ç 🦉", ""],
 )
 SMALL = Impression("s-2", 1700000001.0, "u", "autumn", "base", [], [], np.ones((0, 0), np.float32), 1.0)
 
@@ -175,7 +177,7 @@ def test_futures_can_be_awaited(log: ImpressionLog) -> None:
     ("change", "message"),
     [
         ({"features": np.ones((3, 2))}, "as many rows"),
-        ({"features": np.full((4, 2), np.nan)}, "finite"),
+        ({"features": np.full((4, 2), np.inf)}, "finite"),
         ({"feature_names": ("a",)}, "1 feature names for 2"),
         ({"items": ["a", "a", "b", "c"]}, "twice"),
         ({"shown": [0, 4]}, "indices"),
@@ -679,7 +681,7 @@ def test_a_log_of_a_newer_version_is_refused(url: str) -> None:
     with patch.object(schema, "MIGRATIONS", (*schema.MIGRATIONS, ("CREATE TABLE later (number INTEGER)",))):
         open_log(url).close()
         open_log(url).close()
-    with pytest.raises(DataError, match=r"newer version of seq2slate \(step 3 .* knows 2\); upgrade"):
+    with pytest.raises(DataError, match=r"newer version of seq2slate \(step 4 .* knows 3\); upgrade"):
         open_log(url)
 
 
@@ -709,6 +711,7 @@ def test_rows_of_the_version_before_are_read(url: str) -> None:
         f"""'f00d+base', '["a","b"]', '[1,0]', '[-0.5,0.0]', '{key}', {features}, '[["x",null]]', '{{"hour":13}}', """
         """NULL, 0.75, '["old","new","ba"]')""",
         "INSERT INTO clicks (slate_id, item, at) VALUES ('s-1', 1, 61.25)",
+        """INSERT INTO definitions (experiment, control, weights) VALUES ('autumn', 'old', '{"old": 1, "new": 2}')""",
     )
     with patch.object(schema, "MIGRATIONS", (*schema.MIGRATIONS[:1], (*schema.MIGRATIONS[1], *rows))):
         open_log(url).close()
@@ -734,6 +737,7 @@ def test_rows_of_the_version_before_are_read(url: str) -> None:
         )
         assert found is not None
         assert values(found) == values(expected)
+        assert log.definition("autumn") == Definition("autumn", "old", {"old": 1, "new": 2}, models={})
         log.add_impression(replace(expected, slate_id="s-2", clicks={})).result()
         assert log.column_sets(ImpressionFilter()) == [(ItemColumns(("price",), ("brand",)), 60.5, 60.5)]
 
@@ -861,8 +865,6 @@ def test_an_export_refuses_what_does_not_fit_into_one_table(log: ImpressionLog, 
     with pytest.raises(DataError, match=r"7 features .* from 1970-01-02T00:00:00\+00:00 .* --since, --until"):
         export(log, tmp_path / "x.parquet")
     log.add_impression(impression(3, at=2.0, context={"hour": 3})).result()
-    with pytest.raises(DataError, match="'hour' is a number in some impressions and missing in others"):
-        export(log, tmp_path / "x.parquet", ImpressionFilter(until=10))
     log.add_impression(impression(4, at=3.0, context={"hour": "three"})).result()
     with pytest.raises(DataError, match="'hour' is a number in some impressions and text in others"):
         export(log, tmp_path / "x.parquet", ImpressionFilter(since=2, until=10))
@@ -870,6 +872,21 @@ def test_an_export_refuses_what_does_not_fit_into_one_table(log: ImpressionLog, 
     with pytest.raises(DataError, match="'arm'"):
         export(log, tmp_path / "x.parquet", ImpressionFilter(since=4, until=10))
     assert not list(tmp_path.glob("*.parquet"))
+
+
+def test_missing_numbers_are_kept_and_exported_as_null(log: ImpressionLog, tmp_path: Path) -> None:
+    features = np.array([[1.0, np.nan], [np.nan, np.nan], [3.0, 4.0]], np.float32)
+    for number, hour in enumerate([9.0, None]):
+        one = impression(number, n_items=3, n_features=2, context={"hour": hour})
+        log.add_impression(replace(one, features=features)).result()
+        logged = log.get(one.slate_id)
+        assert logged is not None
+        np.testing.assert_array_equal(logged.features, features)
+    assert export(log, tmp_path / "log.parquet") == 2
+    table = pq.read_table(tmp_path / "log.parquet")
+    assert table["features"].to_pylist() == [[[1.0, None], [None, None], [3.0, 4.0]]] * 2
+    assert sorted(table["hour"].to_pylist(), key=str) == [9.0, None]
+    np.testing.assert_array_equal(read(tmp_path / "log.parquet").features, np.tile(features, (2, 1)))
 
 
 def test_an_export_does_not_need_the_whole_log_in_memory(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_ranknet_learns_log_odds() -> None:
     labels = np.column_stack([clicked_first, ~clicked_first]).ravel()
     lists = ItemLists(np.tile(np.eye(2), (n_lists, 1)), np.arange(n_lists + 1) * 2, labels=labels)
     ranker = RankNet(epochs=1, dropout=0, batch_size=32, learning_rate=3e-3, base_position=False).fit(lists, lists)
-    first, second = ranker.score(lists[0])
+    first, second = ranker.score_items(lists[0])
     assert first - second == pytest.approx(math.log(3), abs=0.1)
 
 
@@ -80,7 +80,7 @@ def test_listnet_learns_the_labels_up_to_a_constant() -> None:
     scores = (
         ListNet(epochs=1, dropout=0, batch_size=32, learning_rate=3e-3, base_position=False)
         .fit(lists, lists)
-        .score(lists[0])
+        .score_items(lists[0])
     )
     assert (scores - scores[1]).tolist() == pytest.approx([1, 0, 3], abs=0.1)
 
@@ -113,21 +113,21 @@ def test_they_keep_the_best_epoch(kind: Neural) -> None:
 
     rankers = [fit(epochs) for epochs in range(1, 9)]
     best_so_far = [mean_ndcg(ranker, valid) for ranker in rankers]
-    is_kept = [np.array_equal(a.score(valid), b.score(valid)) for a, b in pairwise(rankers)]
+    is_kept = [np.array_equal(a.score_items(valid), b.score_items(valid)) for a, b in pairwise(rankers)]
     rises = np.diff(best_so_far) > 0
     assert rises.any()
     assert not rises.all()
     assert is_kept == (~rises).tolist()  # an epoch that is not better leaves no trace
     assert (np.diff(best_so_far) >= 0).all()
     first_wait = is_kept.index(True)  # the epoch after this one was no better
-    np.testing.assert_array_equal(fit(50, patience=1).score(valid), rankers[first_wait].score(valid))
+    np.testing.assert_array_equal(fit(50, patience=1).score_items(valid), rankers[first_wait].score_items(valid))
 
 
 @pytest.mark.parametrize("kind", ALL)
 def test_the_seed_decides_and_the_global_generator_is_left_alone(kind: Neural) -> None:
     lists = lists_with_an_order(30, 0, noise=2.0)
     state = torch.random.get_rng_state()
-    scores = [kind(epochs=2, seed=seed).fit(lists, lists).score(lists) for seed in (1, 1, 2)]
+    scores = [kind(epochs=2, seed=seed).fit(lists, lists).score_items(lists) for seed in (1, 1, 2)]
     assert torch.equal(torch.random.get_rng_state(), state)
     np.testing.assert_array_equal(scores[0], scores[1])
     assert (scores[0] != scores[2]).any()
@@ -165,7 +165,7 @@ def test_scores_are_those_of_the_network_without_dropout(kind: Neural) -> None:
     assert weights.shape == (5, 5)  # four columns and the base position
     inputs = np.append(ranker.transform_.apply(lists).dense[13], math.log(1 + 3))
     units = [max(0.0, float(row @ inputs + bias)) for row, bias in zip(weights, biases, strict=True)]
-    assert ranker.score(lists)[13] == pytest.approx(last_weights[0] @ units + last_biases[0], rel=1e-5)
+    assert ranker.score_items(lists)[13] == pytest.approx(last_weights[0] @ units + last_biases[0], rel=1e-5)
 
 
 # What goes wrong

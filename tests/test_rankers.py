@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
-from seq2slate.baselines.order import BaseOrder, RandomOrder
+from seq2slate.baselines.columns import READS_CATEGORIES
 from seq2slate.data.lists import Batch, IntArray, ItemLists
 from seq2slate.data.ranker import (
     NO_ITEM,
+    BaseOrder,
+    RandomOrder,
     Ranker,
     base_slates,
     complete_slates,
@@ -22,6 +24,8 @@ from seq2slate.data.ranker import (
     slates_from_scores,
     slot_of_item,
 )
+from seq2slate.errors import DataError
+from seq2slate.estimator import ESTIMATORS, make_estimator
 from seq2slate.simulation.click_models import CLICK_MODELS, click_model
 from tests.checks import check_ranker, mixed_lists
 
@@ -43,6 +47,42 @@ def test_battery(name: str) -> None:
 
 def test_battery_takes_the_default_ceiling() -> None:
     check_ranker(ShownCeiling(click_model("diverse")), mixed_lists(seed=2))
+
+
+# Lists without a dense column
+
+
+def ids_only(n_lists: int, seed: int) -> ItemLists:
+    """Clicks on one of three colours; the lists have text columns alone."""
+    colours = np.random.default_rng(seed).choice(["red", "green", "blue"], size=n_lists * 6)
+    clicks = colours == "red"
+    context = {"device": ["phone", "desk"] * (n_lists // 2)}
+    offsets = np.arange(n_lists + 1) * 6
+    no_numbers = np.zeros((n_lists * 6, 0))
+    return ItemLists(no_numbers, offsets, labels=clicks, categorical={"colour": colours}, context=context)
+
+
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_every_estimator_learns_from_categories_or_says_that_it_does_not_read_them(kind: str) -> None:
+    train, test = ids_only(300, 0), ids_only(60, 1)
+    if kind in READS_CATEGORIES:
+        if kind != "seq2slate":
+            pytest.importorskip("lightgbm", reason="LightGBM is not installed")
+        options = {"epochs": 5, "learning_rate": 0.01} if kind == "seq2slate" else {}
+        slates = make_estimator(kind, **options).fit(train, test).rank(test.batch())
+        labels = np.take_along_axis(test.batch().labels, slates, axis=1)
+        assert (np.diff(labels, axis=1) <= 0).all(axis=1).mean() > 0.95  # red first
+        return
+    with pytest.raises(
+        DataError, match=rf"^{kind} reads numbers only: .* not read 'colour', 'device'\); .* use .*mart"
+    ):
+        make_estimator(kind).fit(train, test)
+
+
+def test_lists_without_any_column_are_refused_by_rankers_of_numbers() -> None:
+    bare = ItemLists(np.zeros((4, 0)), [0, 2, 4], labels=[1, 0, 0, 1])
+    with pytest.raises(DataError, match=r"^ridge reads numbers only: the lists have no dense column; give features"):
+        make_estimator("ridge").fit(bare)
 
 
 # The random order

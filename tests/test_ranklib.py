@@ -13,11 +13,14 @@ import pytest
 
 from seq2slate.baselines.ranklib import METHODS, RankLib, RankLibRanker
 from seq2slate.data.features import FeatureTransform
+from seq2slate.data.files import write
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import Ranker
 from seq2slate.errors import DataError, UsageError
+from seq2slate.estimator import load
 from seq2slate.saving import load_saved
 from tests.checks import check_ranker, mixed_lists
+from tests.test_cli import seq2slate
 
 STAND_IN = """
 import java.nio.file.*;
@@ -172,13 +175,13 @@ def expected_scores(train: ItemLists, lists: ItemLists) -> np.ndarray[tuple[int]
 
 def test_every_item_gets_its_own_score(ranker: RankLibRanker) -> None:
     lists = mixed_lists(5)
-    np.testing.assert_allclose(ranker.score(lists), expected_scores(mixed_lists(0), lists), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(ranker.score_items(lists), expected_scores(mixed_lists(0), lists), rtol=1e-4, atol=1e-5)
 
 
 def test_the_order_of_the_lines_does_not_matter(ranker: RankLibRanker) -> None:
     lists = mixed_lists(5)
     backwards = with_fault(ranker, "backwards")
-    np.testing.assert_array_equal(backwards.score(lists), ranker.score(lists))
+    np.testing.assert_array_equal(backwards.score_items(lists), ranker.score_items(lists))
 
 
 def test_it_passes_the_battery_and_survives_saving(
@@ -192,12 +195,74 @@ def test_it_passes_the_battery_and_survives_saving(
     check_ranker(ranker, mixed_lists(2), save_load=save_load)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_has_its_number(method: str, jar: str) -> None:
-    ranker = RankLibRanker(method=method, metric="MAP", arguments=["-tree", "7"], jar=jar, timeout=60)
-    said = ranker.fit(mixed_lists(0), mixed_lists(1)).model_.decode().splitlines()[0]
-    for option in (f"-ranker={METHODS[method]}", "-metric2t=MAP", "-tree=7"):
-        assert f"{option}," in f"{said.rstrip('}')},"
+# The command line
+
+
+DOCUMENTED = {
+    "mart": (0, "-tree 7 -leaf 5 -shrinkage 0.2 -tc 64 -mls 2 -estop 9"),
+    "ranknet": (1, "-epoch 9 -layer 2 -node 5 -lr 0.001"),
+    "rankboost": (2, "-round 9 -tc 20"),
+    "adarank": (3, "-round 9 -noeq -tolerance 0.01 -max 3"),
+    "coordinate-ascent": (4, "-r 2 -i 9 -tolerance 0.01 -reg 0.1"),
+    "lambdamart": (6, "-tree 7 -leaf 5 -shrinkage 0.2 -tc 64 -mls 2 -estop 9"),
+    "listnet": (7, "-epoch 9 -lr 0.001"),
+    "random-forests": (8, "-bag 9 -srate 0.5 -frate 0.5 -rtype 6 -tree 2 -leaf 20 -shrinkage 0.2 -tc 64 -mls 2"),
+    "linear-regression": (9, "-L2 0.1"),
+}
+"""The number of each ranker and all options of its own, as RankLib prints them when it is started without arguments."""
+
+
+@pytest.fixture
+def echoing_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A jar, and a `java` that saves its own arguments as the model."""
+    java = tmp_path / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\" > model.txt\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    jar = tmp_path / "RankLib.jar"
+    jar.touch()
+    return jar
+
+
+def command_line(method: str, jar: Path, metric: str = "NDCG@10") -> list[str]:
+    number, options = DOCUMENTED[method]
+    files = "-train train.txt -validate validate.txt"
+    goal = f"-ranker {number} -metric2t {metric} -save model.txt -silent"
+    return ["-jar", str(jar), *f"{files} {goal} {options}".split()]
+
+
+@pytest.mark.parametrize("method", DOCUMENTED)
+def test_every_method_has_its_documented_command_line(method: str, echoing_java: Path) -> None:
+    options = DOCUMENTED[method][1].split()
+    ranker = RankLibRanker(method=method, metric="MAP", arguments=options, jar=str(echoing_java))
+    said = ranker.fit(mixed_lists(0), mixed_lists(1)).model_.decode().splitlines()
+    assert said == command_line(method, echoing_java, "MAP")
+    assert set(METHODS[method].options) == {word for word in options if not word[1:2].isdigit() and word[0] == "-"}
+    assert set(METHODS) == set(DOCUMENTED)
+
+
+@pytest.mark.parametrize("method", DOCUMENTED)
+def test_the_command_line_trains_every_method(
+    method: str, echoing_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANKLIB_JAR", str(echoing_java))
+    write(mixed_lists(0), tmp_path / "lists.parquet")
+    arguments = [word for option in DOCUMENTED[method][1].split() for word in ("--arguments", option)]
+    data, valid, out = tmp_path / "lists.parquet", tmp_path / "lists.parquet", tmp_path / "model"
+    seq2slate("train", data, "--valid", valid, "--out", out, "--ranker", "ranklib", "--method", method, *arguments)
+    opened = load(out)
+    assert isinstance(opened, RankLibRanker)
+    assert opened.method == method
+    assert opened.model_.decode().splitlines() == command_line(method, echoing_java)
+
+
+def test_options_of_other_methods_are_refused() -> None:
+    lists = mixed_lists(0)
+    with pytest.raises(
+        UsageError, match="RankLib's ranknet has no option -leaf, -tree; its options are -epoch, -layer"
+    ):
+        RankLibRanker(method="ranknet", arguments=["-tree", "7", "-leaf", "5"]).fit(lists, lists)
 
 
 # What can go wrong
@@ -217,12 +282,12 @@ def test_every_method_has_its_number(method: str, jar: str) -> None:
 )
 def test_scores_that_cannot_be_right_are_refused(fault: str, message: str, ranker: RankLibRanker) -> None:
     with pytest.raises(DataError, match=message):
-        with_fault(ranker, fault).score(mixed_lists(5))
+        with_fault(ranker, fault).score_items(mixed_lists(5))
 
 
 def test_a_damaged_model_is_an_error_with_what_java_said(ranker: RankLibRanker) -> None:
     with pytest.raises(UsageError, match=r"(?s)exit code 1.*-load model\.txt.*IndexOutOfBounds"):
-        with_model(ranker, b"## half a model\n").score(mixed_lists(5))
+        with_model(ranker, b"## half a model\n").score_items(mixed_lists(5))
 
 
 def test_an_exit_code_is_an_error_with_what_was_said(jar: str) -> None:

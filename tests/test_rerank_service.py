@@ -5,14 +5,17 @@ import json
 import sqlite3
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import UNSET
 
 from seq2slate.config import NetworkConfig
 from seq2slate.data.lists import ItemLists
+from seq2slate.data.scaling import Missing
 from seq2slate.experiments.assignment import Arm, Experiment
 from seq2slate.log.impression_log import open_log
 from seq2slate.model.backends.backend import choose_backend
@@ -36,7 +39,7 @@ async def rerank(service: RerankService, **body: Any) -> RerankResponse:
     return await service.rerank(read_rerank(json.dumps(body).encode(), max_items=1000))
 
 
-def with_columns() -> Deployment:
+def with_columns(missing: Missing = "impute") -> Deployment:
     """Two arms, one of them a model that reads a text column and a number of the list."""
     lists = ItemLists(
         np.random.default_rng(0).normal(size=(20, 2)),
@@ -44,34 +47,76 @@ def with_columns() -> Deployment:
         categorical={"brand": ["x", "y"] * 10},
         context={"hour": np.array([1.0, 2.0])},
     )
-    model = ServedModel(choose_backend(SlateModel.create(lists, NetworkConfig(hidden=4))), "f")
+    network = NetworkConfig(hidden=4)
+    model = ServedModel(choose_backend(SlateModel.create(lists, network, missing=missing)), "f")
     return Deployment(Experiment("e", (Arm("control", model="base"), Arm("treated"))), {"treated": model})
 
 
+@pytest.mark.parametrize("missing", ["impute", "refuse"])
 @pytest.mark.parametrize(
-    ("change", "fails"),
+    ("change", "detail"),
     [
-        ({}, False),
-        ({"categorical": {}}, True),
-        ({"context": {}}, True),
-        ({"context": {"hour": "nine"}}, True),
-        ({"context": {"hour": None}}, True),
-        ({"context": {"hour": 9.0, "day": "Monday"}, "categorical": {"brand": ["x", None], "size": ["s", "m"]}}, False),
-        ({"features": [[1.0, 2.0], [3.0]]}, True),
+        ({}, UNSET),
+        ({"categorical": {}}, "categorical column 'brand' is missing"),
+        ({"context": {}}, "context column 'hour' is missing"),
+        ({"context": {"hour": "nine"}}, "context column 'hour' is text, the model reads a number"),
+        ({"context": {"hour": None}}, {"refuse": "context column 'hour' is missing"}),
+        ({"features": [[1.0, None], [3.0, 4.0]]}, {"refuse": "feature 'f2' of item 'a' is missing"}),
+        ({"features": [[1.0, None], [3.0, 4.0]], "categorical": {}}, "categorical column 'brand' is missing"),
+        ({"context": {"hour": 1e400}}, "context column 'hour' is infinite"),
+        ({"context": {"hour": 9.0, "day": -1e400}}, "context column 'day' is infinite"),
+        ({"context": {"hour": 9.0, "day": "Monday"}, "categorical": {"brand": ["x", None], "size": ["s", "m"]}}, UNSET),
+        ({"features": [[1.0, 2.0], [3.0]]}, "item 'b' has 1 column of features, the model reads 2: 'f1', 'f2'"),
     ],
 )
-def test_all_arms_fall_back_alike(tmp_path: Path, change: dict[str, Any], fails: bool) -> None:
-    service = reranker(tmp_path, with_columns, deadline_ms=60_000, log_deadline_ms=60_000)
+def test_all_arms_fall_back_alike(tmp_path: Path, change: dict[str, Any], detail: Any, missing: Missing) -> None:
+    service = reranker(tmp_path, partial(with_columns, missing), deadline_ms=60_000, log_deadline_ms=60_000)
+    if isinstance(detail, dict):
+        detail = detail.get(missing, UNSET)
+    if missing == "refuse" and None in change.get("features", [[]])[0]:
+        detail = "feature 'f2' of item 'a' is missing"
     good = {"features": [[1.0, 2.0], [3.0, 4.0]], "categorical": {"brand": ["x", "z"]}, "context": {"hour": 9.0}}
     units = {service.deployment.experiment.assign(f"u{n}").name: f"u{n}" for n in range(20)}
 
     async def ask() -> None:
         for arm, unit in units.items():
             answer = await rerank(service, unit=unit, item_ids=["a", "b"], **{**good, **change})
-            assert (answer.arm, answer.fallback) == (arm, fails)
+            assert (answer.arm, answer.fallback, answer.detail) == (arm, detail is not UNSET, detail)
 
     asyncio.run(ask())
     assert set(units) == {"control", "treated"}
+    service.close()
+
+
+def test_without_a_model_columns_are_logged_with_and_without_features(tmp_path: Path) -> None:
+    """The log of the base order is what the first model is trained on."""
+    service = reranker(tmp_path, lambda: Deployment(Experiment("e", (Arm("base", model="base"),)), {}))
+    columns = {"categorical": {"brand": ["x", None]}, "context": {"hour": 9.0}}
+
+    async def ask(**body: Any) -> RerankResponse:
+        return await rerank(service, unit="u", item_ids=["a", "b"], **body)
+
+    for more, n_features in (({}, 0), ({"features": [[1.0, 2.0], [3.0, 4.0]]}, 2)):
+        answer = asyncio.run(ask(**columns, **more))
+        assert not answer.fallback
+        logged = service.store.get(str(answer.slate_id))
+        assert logged is not None
+        assert logged.features.shape == (2, n_features)
+        assert (logged.categorical, logged.context) == (columns["categorical"], columns["context"])
+    bad = [
+        ([[1.0, 2.0], [3.0]], "item 'b' has 1 column of features, another 2"),
+        ([[1.0, 2.0], None], "features of item 'b' are missing"),
+        ([[1.0, 2.0], [3.0, None]], "feature number 2 of item 'b' is missing"),
+    ]
+    for features, detail in bad:
+        assert asyncio.run(ask(features=features)).detail == detail
+    service.close()
+
+
+def test_long_names_are_cut_in_what_is_said(tmp_path: Path) -> None:
+    service = reranker(tmp_path, with_columns)
+    answer = asyncio.run(rerank(service, unit="u", item_ids=["a" * 500, "b"], features=[[1.0, 1e300], [3.0, 4.0]]))
+    assert answer.detail == f"feature 'f2' of item '{'a' * 80}…' is beyond float32"
     service.close()
 
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ from seq2slate.data.lists import ItemLists
 from seq2slate.experiments.assignment import Experiment, read_experiment
 from seq2slate.log.impression_log import open_log
 from seq2slate.serving.keys import add_key
+from seq2slate.serving.messages import cut_title
 from tests.served_models import reranker_of
 from tests.services import N_FEATURES, Service, request, save_model
+from tests.test_cli import seq2slate
 from tests.test_log import recounted
 
 ARMS = """
@@ -41,6 +44,10 @@ temperature = 2.0
 name = "broken"  # one over this temperature is beyond float32
 temperature = 1e-45
 """
+
+
+NAN, INF = float("nan"), float("inf")
+READS = "the model reads 4: 'f1', 'f2', 'f3', 'f4'"
 
 
 class Main:
@@ -73,8 +80,11 @@ class Main:
     def unit(self, arm: str, after: int = 0) -> str:
         return next(unit for unit in map(str, range(after, 9999)) if self.experiment.assign(unit).name == arm)
 
+    def metrics(self) -> str:
+        return self.service.client.get("/metrics").text
+
     def metric(self, line: str) -> float:
-        found = re.search(rf"^{re.escape(line)} (\S+)$", self.service.client.get("/metrics").text, re.MULTILINE)
+        found = re.search(rf"^{re.escape(line)} (\S+)$", self.metrics(), re.MULTILINE)
         return float(found.group(1)) if found else 0.0
 
 
@@ -186,26 +196,33 @@ def test_slate_ids_cannot_be_guessed(main: Main) -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    ("spoil", "detail", "column"),
     [
-        lambda items: items[2].update(features=[1.0, 2.0]),
-        lambda items: items[2].update(features=[1.0] * (N_FEATURES + 1)),
-        lambda items: [item.update(features=[1.0]) for item in items],
-        lambda items: items[2].update(features=[]),
-        lambda items: items[2].pop("features"),
-        lambda items: items[2].update(features=[1.0, None, 1.0, 1.0]),
-        lambda items: items[2].update(features=[1.0, float("nan"), 1.0, 1.0]),
-        lambda items: items[2].update(features=[1.0, float("inf"), 1.0, 1.0]),
-        lambda items: items[2].update(features=[1.0, 1e300, 1.0, 1.0]),
-        lambda items: items[2].update(features=[1.0, 10**400, 1.0, 1.0]),
+        (lambda items: items[2].update(features=[1.0, 2.0]), f"item 'c' has 2 columns of features, {READS}", "other"),
+        (lambda items: items[2].update(features=[1.0] * 5), f"item 'c' has 5 columns of features, {READS}", "other"),
+        (
+            lambda items: [item.update(features=[1.0]) for item in items],
+            f"item 'a' has 1 column of features, {READS}",
+            "other",
+        ),
+        (lambda items: items[2].update(features=[]), f"item 'c' has 0 columns of features, {READS}", "other"),
+        (lambda items: items[2].pop("features"), "features of item 'c' are missing", "other"),
+        (lambda items: [item.pop("features") for item in items], f"features are missing, {READS}", "other"),
+        (lambda items: items[2].update(features=[1.0, 1.0, INF, 1.0]), "feature 'f3' of item 'c' is infinite", "f3"),
+        (lambda items: items[2].update(features=[NAN, 1.0, -INF, 1.0]), "feature 'f3' of item 'c' is infinite", "f3"),
+        (lambda items: items[2].update(features=[1e300] * 4), "feature 'f1' of item 'c' is beyond float32", "f1"),
+        (lambda items: items[2].update(features=[10**400] * 4), "feature 'f1' of item 'c' is infinite", "f1"),
     ],
 )
 @pytest.mark.parametrize("arm", ["treated", "control"])
-def test_bad_features_lead_to_the_base_order(main: Main, arm: str, spoil: Callable[[Any], object]) -> None:
+def test_bad_features_lead_to_the_base_order(
+    main: Main, arm: str, spoil: Callable[[Any], object], detail: str, column: str
+) -> None:
     body = request(main.unit(arm), k=3)
     spoil(body["items"])
     counted = f'seq2slate_fallbacks_total{{arm="{arm}",reason="bad-features"}}'
-    before = main.metric(counted)
+    by_column = f'seq2slate_bad_features_total{{arm="{arm}",column="{column}"}}'
+    before, of_column = main.metric(counted), main.metric(by_column)
     response = main.service.client.post(
         "/v1/rerank", content=json.dumps(body), headers={"Content-Type": "application/json"}
     )
@@ -216,19 +233,80 @@ def test_bad_features_lead_to_the_base_order(main: Main, arm: str, spoil: Callab
         "items": ["a", "b", "c"],
         "fallback": True,
         "reason": "bad-features",
+        "detail": detail,
     }
-    assert main.metric(counted) == before + 1
-    assert main.logged(answer["slate_id"]).fallback == "bad-features"
+    assert (main.metric(counted), main.metric(by_column)) == (before + 1, of_column + 1)
+    logged = main.logged(answer["slate_id"])
+    assert (logged.fallback, logged.fallback_detail) == ("bad-features", detail)
+    assert detail in unescape(main.service.client.get(f"/slates/{answer['slate_id']}").text)
     assert main.post("/v1/clicks", {"slate_id": answer["slate_id"], "item": "b"}).json() == {"outcome": "new"}
 
 
-def test_a_context_that_is_not_a_number_is_a_bad_feature(main: Main) -> None:
+@pytest.mark.parametrize("arm", ["treated", "control"])
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_missing_features_are_ranked_as_the_model_ranks_them_and_logged(
+    main: Main, arm: str, missing: float | None
+) -> None:
+    body = request(main.unit(arm))
+    body["items"][2]["features"][1], body["items"][4]["features"] = missing, [missing] * N_FEATURES
+    answer = main.service.client.post(
+        "/v1/rerank", content=json.dumps(body), headers={"Content-Type": "application/json"}
+    ).json()
+    assert not answer["fallback"]
+    features = np.array([item["features"] for item in body["items"]], np.float32)
+    impression = main.logged(answer["slate_id"])
+    np.testing.assert_array_equal(impression.features, features)
+    expected = main.model.rank(ItemLists(features, [0, 6]).batch())[0] if arm == "treated" else range(6)
+    assert answer["items"] == ["abcdef"[item] for item in expected]
+
+
+def test_an_infinite_context_is_a_bad_feature(main: Main) -> None:
     answer = main.service.client.post(
         "/v1/rerank",
-        content=json.dumps(request(main.unit("treated"), context={"page": float("nan")})),
+        content=json.dumps(request(main.unit("treated"), context={"page": float("inf")})),
         headers={"Content-Type": "application/json"},
     ).json()
     assert (answer["fallback"], answer["reason"]) == (True, "bad-features")
+    assert answer["detail"] == "context column 'page' is NaN"
+
+
+def test_names_that_only_the_request_has_are_no_labels(main: Main) -> None:
+    """Whoever sends requests must not be able to fill the memory of the service, or of Prometheus."""
+    for number in range(5):
+        main.service.client.post(
+            "/v1/rerank",
+            content=json.dumps(request(main.unit("treated"), context={f"page {number}" * 99: INF})),
+            headers={"Content-Type": "application/json"},
+        )
+    labels = re.findall(r'seq2slate_bad_features_total{arm="treated",column="([^"]*)"}', main.metrics())
+    assert set(labels) <= {"f1", "f2", "f3", "f4", "other"}
+
+
+def test_titles_are_shown_on_the_pages_cut_and_escaped(main: Main) -> None:
+    titles = ["<b>Lamp</b> & co", None, "ë" * 999, "a\0b", "", "Chair"]
+    body = request(main.unit("treated"))
+    columns = {
+        "item_ids": [item["id"] for item in body["items"]],
+        "features": [item["features"] for item in body["items"]],
+    }
+    for item, title in zip(body["items"], titles, strict=True):
+        item["title"] = title
+    answers = [main.rerank(body), main.rerank({"unit": body["unit"], **columns, "titles": titles})]
+    assert answers[0]["items"] == answers[1]["items"]
+    for answer in answers:
+        stored = main.logged(answer["slate_id"]).titles
+        assert stored is not None
+        assert [*stored[:2], *stored[3:]] == [titles[0], None, "a\ufffdb", "", "Chair"]
+        cut = str(stored[2])
+        assert cut.endswith("ë…")
+        assert 297 <= len(cut.encode()) <= 300
+        page = main.service.client.get(f"/slates/{answer['slate_id']}").text
+        assert "<small>&lt;b&gt;Lamp&lt;/b&gt; &amp; co</small>" in page
+        assert "<b>Lamp" not in page
+    top = titles["abcdef".index(answers[0]["items"][0])] or ""
+    assert cut_title(top) in unescape(main.service.client.get("/slates").text)
+    without = main.rerank(request(body["unit"]))
+    assert main.logged(without["slate_id"]).titles is None
 
 
 def test_a_model_that_fails_leads_to_the_base_order(main: Main) -> None:
@@ -297,6 +375,9 @@ def test_forged_replayed_and_crossed_clicks_change_nothing(main: Main) -> None:
         ({"unit": "u", "items": [], "features": [[1]]}, 422, "features: "),
         ({"unit": "u", "item_ids": ["a"], "features": []}, 422, "features: 0 rows for 1"),
         ({"unit": "u", "item_ids": ["a"], "categorical": {"c": []}}, 422, "categorical.c: "),
+        ({"unit": "u", "item_ids": ["a"], "titles": []}, 422, "titles: 0 rows for 1"),
+        ({"unit": "u", "items": [{"id": "a"}], "titles": ["A"]}, 422, "titles"),
+        ({"unit": "u", "items": [{"id": "a", "title": 1}]}, 422, "items[0].title: "),
         ({"unit": "u", "items": [], "k": 0}, 422, "k: "),
         ({"unit": "u", "items": [], "k": -3}, 422, "k: "),
         ({"unit": "u", "items": [], "k": 1.5}, 422, "k: "),
@@ -394,6 +475,30 @@ def test_a_reload_reads_the_experiment_too(main: Main) -> None:
     finally:
         file.write_text(ARMS)
         assert main.post("/v1/admin/reload", None).status_code == 200
+
+
+def test_arms_show_the_name_of_their_models_folder(main: Main) -> None:
+    client = main.service.client
+    models = {"control": "base", "treated": "model", "drawn": "model", "broken": "model"}
+    assert client.get("/v1/experiment").json()["models"] == models
+    save_model(main.folder / "model-2026-03", seed=4)
+    (main.folder / "current").symlink_to("model-2026-03")
+    file = main.folder / "experiment.toml"
+    file.write_text(ARMS.replace('name = "treated"', 'name = "treated"\nmodel = "current"'))
+    try:
+        assert main.post("/v1/admin/reload", None).status_code == 200
+        assert client.get("/v1/experiment").json()["models"] == models | {"treated": "model-2026-03"}
+        answer = [main.rerank(request(main.unit(arm))) for arm in ("control", "treated")][1]
+        for path in ("/", f"/slates/{answer['slate_id']}"):
+            page = client.get(path).text
+            assert re.search(r"model-2026-03<small><code class=\"number\">[0-9a-f]{16}</code>", page), path
+        told = seq2slate("experiment", main.folder / "log.db", "--experiment", "autumn").out
+        assert "treated (model-2026-03)" in told
+        assert "control (base order)" in told
+    finally:
+        file.write_text(ARMS)
+        assert main.post("/v1/admin/reload", None).status_code == 200
+    assert client.get("/v1/experiment").json()["models"] == models
 
 
 def test_a_broken_model_does_not_take_the_place_of_a_good_one(main: Main) -> None:

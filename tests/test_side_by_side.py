@@ -84,6 +84,7 @@ def test_the_size_of_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     long_function = "def long():\n    '''Long.'''\n" + "    x = 1\n" * 40
     (package / "long.py").write_text(long_function + "# a comment\n" * 360)
     (package / "native.c").write_text("int x;\nint y;\n")
+    (package / "style.css").write_text("p { margin: 0; }\n")
     monkeypatch.setattr(size, "count_tests", lambda _: "7")
     monkeypatch.setattr("shutil.which", lambda _: None)
     assert size.sizes(tmp_path) == {
@@ -91,6 +92,7 @@ def test_the_size_of_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "lines of Python": "403",
         "lines of code in Python": "41",
         "lines of C": "2 in 1 files",
+        "lines of CSS": "1 in 1 files",
         "files over 400 lines": "402 long.py",
         "functions over 40 lines of code": "1",
         "tests": "7",

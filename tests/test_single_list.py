@@ -11,9 +11,10 @@ import torch
 
 from seq2slate.baselines.linear import RidgeRanker
 from seq2slate.config import NetworkConfig
-from seq2slate.data.features import FeatureTransform, Scaling
+from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import FloatArray, IntArray, ItemLists
 from seq2slate.data.ranker import Ranker
+from seq2slate.data.scaling import Scaling
 from seq2slate.errors import DataError, UsageError
 from seq2slate.model.backends.backend import NetworkBackend, choose_backend
 from seq2slate.model.backends.parity import Judge, Slates, random_batches
@@ -108,12 +109,15 @@ def test_any_width_and_any_steepness_of_the_pointer(hidden: int, columns: int, s
 
 @pytest.mark.parametrize("scaling", get_args(Scaling))
 @pytest.mark.parametrize("interaction", ["none", "similarity"])
-def test_raw_columns_are_scaled_as_in_training(scaling: Scaling, interaction: str) -> None:
+@pytest.mark.parametrize("missing", [0, 0.2])
+def test_raw_columns_are_scaled_as_in_training(scaling: Scaling, interaction: str, missing: float) -> None:
     rng = np.random.default_rng(3)
-    features = rng.normal(size=(90, 5)) * [1, 1e-3, 4, 1, 0]  # the last column is constant
+    features = 0.5 + rng.normal(size=(90, 5)) * [1, 1e-3, 4, 1, 0]  # the last column is constant
+    features[rng.random(features.shape) < missing] = np.nan
     lists = ItemLists(features, [0, 20, 90])
     config = NetworkConfig(hidden=16, interaction=interaction, base_prior=interaction != "none")
     model = SlateModel(FeatureTransform.fit(lists, scaling=scaling), SlateModel.create(lists, config).network)
+    assert len(model.transform.dense.indicators) == (5 if missing else 0)
     randomise(model.network, 0, 0.1)
     backend = choose_backend(model)
     features[3, :2], features[30, 4] = (3e38, -3e38) if scaling != "none" else (50, -50), 7.0  # as no training list had
@@ -239,7 +243,8 @@ def test_the_request_may_lie_in_memory_as_it_likes_and_is_left_as_it_was() -> No
     ("ask", "error", "message"),
     [
         (lambda backend: backend.slate(np.zeros((3, 2))), DataError, "3, 2"),
-        (lambda backend: backend.slate([[1.0, np.nan, 0.0]]), DataError, "item 0: 'f2' is nan"),
+        (lambda backend: backend.slate([[1.0, np.inf, 0.0]]), DataError, "item 0: 'f2' is inf"),
+        (lambda backend: backend.slate([[1.0, np.nan, -np.inf]]), DataError, "item 0: 'f3' is -inf"),
         (lambda backend: backend.slate(np.zeros((3, 3)), 0), UsageError, "k must be at least 1"),
         (lambda backend: backend.slate(np.zeros((3, 3)), temperature=0.0), UsageError, "temperature"),
     ],

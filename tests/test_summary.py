@@ -51,6 +51,15 @@ def test_the_summary_reads_well() -> None:
     assert "categorical (distinct) brand (3)" in text
 
 
+def test_missing_features_are_counted_and_do_not_vary() -> None:
+    nan = np.nan
+    features = np.array([[1, 5, nan, 1], [2, nan, nan, 1], [3, 5, nan, 1], [nan, 5, nan, 1]])
+    summary = summarise(ItemLists(features, [0, 4], feature_names=("a", "b", "c", "d")))
+    assert summary.missing_features == {"a": 1 / 4, "b": 1 / 4, "c": 1}
+    assert summary.constant_features == ("b", "c", "d")
+    assert "a: 25.0%, b: 25.0%, c: 100.0%" in str(summary)
+
+
 def test_many_names_are_cut_short() -> None:
     text = str(summarise(ItemLists(np.ones((2, 200)), [0, 2])))
     assert "f12 … and 188 more" in text

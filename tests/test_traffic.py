@@ -32,7 +32,8 @@ from seq2slate.log.export import export
 from seq2slate.log.impression_log import open_log
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.serving.keys import add_key
-from seq2slate.serving.traffic import ArmTraffic, SlotTraffic, Traffic, send_traffic
+from seq2slate.serving.messages import read_rerank
+from seq2slate.serving.traffic import ArmTraffic, SlotTraffic, Traffic, _Candidates, send_traffic
 from seq2slate.simulation.click_models import CascadeModel, DiverseClicks, SimilarClicks
 from tests import reference_clicks
 from tests.reference_network import randomise
@@ -193,6 +194,17 @@ def test_clicks_are_those_of_the_user_with_the_draws_of_each_request(alone: Visi
             click=draws[:, 1].tolist(),
         )
         assert [item in logged.clicks for item in shown] == expected, number
+
+
+def test_missing_numbers_are_sent_as_null() -> None:
+    features = np.array([[1, np.nan], [np.nan, 2]], np.float32)
+    context = {"hour": [np.nan], "day": [2.0], "city": ["Oslo"]}
+    one = ItemLists(features, [0, 2], labels=[1, 0], context=context)
+    body = _Candidates.of(one, CascadeModel(), k=2).request("u")
+    assert b"NaN" not in body
+    request = read_rerank(body, max_items=10)
+    np.testing.assert_array_equal(request.features, features)
+    assert request.context == {"hour": None, "day": 2.0, "city": "Oslo"}
 
 
 def list_of(logged: Impression) -> int:

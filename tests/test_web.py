@@ -32,6 +32,7 @@ from seq2slate.serving.monitoring import Monitor
 from seq2slate.serving.service import RerankService, Timeouts
 from seq2slate.serving.web import charts
 from seq2slate.serving.web.experiment_page import analysis_of, experiment_page, read_overview
+from seq2slate.serving.web.frame import frame
 from seq2slate.serving.web.slate_pages import (
     StepProbabilities,
     draw_slate,
@@ -39,7 +40,7 @@ from seq2slate.serving.web.slate_pages import (
     slates_page,
     step_probabilities,
 )
-from seq2slate.serving.web.svg import nice_axis
+from seq2slate.serving.web.svg import ARM_COLOURS, arm_class, nice_axis
 from seq2slate.serving.web.words import verdict_sentences, verdict_tone, warnings
 from tests.services import N_FEATURES, Service, get, request, save_model
 from tests.web_logs import HTML, LONG, add_counts, simulate
@@ -155,6 +156,14 @@ def test_pages_load_nothing_run_nothing_and_escape_everything(site: Site) -> Non
     assert f"{HTML} clicked" in shown
 
 
+def test_the_style_has_a_light_and_a_dark_colour_for_every_arm() -> None:
+    page = frame("", [])
+    for arm in range(ARM_COLOURS):
+        name = arm_class(arm)
+        assert f".{name} {{ --arm: var(--{name}); }}" in page
+        assert len(re.findall(rf"--{name}: #[0-9A-Fa-f]{{6}};", page)) == 2
+
+
 def test_headings_stand_in_order_and_the_landmarks_are_there(site: Site) -> None:
     slate_id = site.post("/v1/rerank", request(site.unit("treated")))["slate_id"]
     for path in ("/", "/slates", f"/slates/{slate_id}"):
@@ -195,7 +204,7 @@ def test_the_served_experiment_with_its_models_and_a_refresh(site: Site) -> None
     assert '<meta http-equiv="refresh" content="10">' in response.text
     assert 'http-equiv="refresh"' not in site.get("/").text
     page = text_of(response.text)
-    assert f"treated {logged.model}" in page
+    assert f"treated model {logged.model}" in page
     assert "control base order" in page
     assert "100% of the slates of broken fell back to the base order." in page
     assert "Stop refreshing" in page
@@ -576,8 +585,8 @@ def test_an_experiment_of_shared_slates_says_who_is_preferred(deployment: Deploy
         page = text_of(experiment_page(store, shared, {}).text)
         slate = text_of(slate_page(store, shared, {"slate_id": "s7"}).text)
     assert "new is preferred to old: it gets 80% of the clicks on interleaved slates (always-valid p < 0.0001)." in page
-    assert f"base order and {models['new'].fingerprint}" in page
-    assert "old and new 200 200 50 and 200 +60%" in page
+    assert f"base order and model {models['new'].fingerprint}" in page
+    assert "old (base order) and new (model) 200 200 50 and 200 +60%" in page
     assert "Two arms filled this slate in turns" in slate
 
 

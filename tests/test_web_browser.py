@@ -64,6 +64,9 @@ OUTSIDE_CHART = """() => [...document.querySelectorAll("svg.chart text")]
     .map(text => text.outerHTML)"""
 
 
+TITLES = [f"Title {HTML}", LONG, None, "W" * 300, *(f"Desk lamp, brass, number {number}" for number in range(8))]
+
+
 class Site:
     """A service with a long log, one with an empty log, and a slate with odd ids."""
 
@@ -88,10 +91,12 @@ class Site:
         ids = [HTML, LONG, *(f"item {number}" for number in range(10))]
         features = np.random.default_rng(3).normal(size=(len(ids), N_FEATURES)).round(3).tolist()
         bodies = [request(f"user {number}", seed=number, n=12, k=6) for number in range(4)]
+        bodies[0]["items"][0]["features"][0] = 1e300
         answers = [self.post("/v1/rerank", body) for body in bodies]
+        self.fallback = answers[0]
+        columns = {"item_ids": ids, "features": features, "titles": TITLES, "k": 8}
         while True:  # until it is one of the model
-            unit = f"{LONG}{len(answers)}"
-            answers.append(self.post("/v1/rerank", {"unit": unit, "item_ids": ids, "features": features, "k": 8}))
+            answers.append(self.post("/v1/rerank", {"unit": f"{LONG}{len(answers)}", **columns}))
             if answers[-1]["arm"] == "treated":
                 break
         for answer in answers:
@@ -247,8 +252,21 @@ def test_a_slate_with_odd_ids_is_readable(
         assert slots.count() == len(site.slate["items"])
         for slot, item in enumerate(site.slate["items"]):
             expect(slots.nth(slot)).to_contain_text(item)
+            number = 0 if item == HTML else 1 if item == LONG else int(item.split()[1]) + 2
+            expect(slots.nth(slot)).to_contain_text(TITLES[number] or item)
         expect(page.locator(".heat")).to_be_visible()
         check_layout(page, f"slate-{size}-{scheme}")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_titles_and_the_reason_of_a_fallback_are_readable(site: Site, browser: Browser, size: str) -> None:
+    with opened(browser, site.service.url, size) as page:
+        page.goto(f"{site.service.url}/slates")
+        expect(page.get_by_text("feature 'f1' of item 'a' is beyond float32")).to_be_visible()
+        check_layout(page, f"slates-{size}")
+        page.goto(f"{site.service.url}/slates/{site.fallback['slate_id']}")
+        expect(page.locator(".facts")).to_contain_text("feature 'f1' of item 'a' is beyond float32")
+        check_layout(page, f"slate-fallback-{size}")
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -16,7 +16,8 @@ weighted pairs, and adds it with the weight ½ ln((1 + r) / (1 − r)). Every tw
 pair, so grades need no conversion: a pair of grades 2 and 1 weighs as much at first as one of 4 and 0. The weight of a
 pair is always exp(score of the worse item) · exp(−score of the better one) over a constant, for grades as for clicks,
 so it is kept as two numbers an item and a round never looks at pairs. Departure: thresholds are quantiles of a column
-(RankLib: equal distances), so that long tails do not waste them.
+(RankLib: equal distances), so that long tails do not waste them. A missing value is below every other, so that the
+lowest threshold of a column may tell the missing values from all others.
 
 In both, the base position is one of the columns, as what is trained here ranks again what another ranker has ranked;
 and training keeps the round with the best NDCG@10 on the validation lists. Both are deterministic.
@@ -25,16 +26,16 @@ and training keeps the round with the best NDCG@10 on the validation lists. Both
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from seq2slate.baselines.columns import fit_numbers
 from seq2slate.baselines.coordinate_ascent import ScoredNdcg
 from seq2slate.baselines.linear import WeightedColumns, scaled_columns, weighted_sum
-from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import BoolArray, FloatArray, IntArray, ItemLists
 from seq2slate.errors import DataError, UsageError
 from seq2slate.estimator import PointwiseEstimator, check_labels
@@ -51,7 +52,7 @@ _LEAST_AGREEMENT = 1e-9  # less is rounding
 _NEARLY_ONE = 1 - 1e-9  # a weak ranker without a fault would get an infinite weight
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, repr=False)
 class AdaRank(WeightedColumns):
     """A weighted sum of scaled columns, added one by one for the lists that are still ordered badly.
 
@@ -69,7 +70,7 @@ class AdaRank(WeightedColumns):
     def _fit(self, train: ItemLists, valid: ItemLists) -> None:
         check_rounds(self.rounds)
         judge, measure = ScoredNdcg.of(valid, "validation"), ScoredNdcg.of(train, "training")
-        transform = FeatureTransform.fit(train, categorical=[], context=[])
+        transform = fit_numbers(self.kind, train)
         additions = added_columns(scaled_columns(transform, train), measure)
         columns = scaled_columns(transform, valid)
         best, best_round, best_value = np.zeros(columns.shape[1]), 0, -np.inf
@@ -121,13 +122,13 @@ def log_odds(agreement: float) -> float:
     return float(np.arctanh(np.clip(agreement, -_NEARLY_ONE, _NEARLY_ONE)))
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, repr=False)
 class RankBoost(PointwiseEstimator):
     """A sum of weights, each for a column above a threshold, of raw columns, since thresholds do not mind their scale.
 
     >>> features = np.random.default_rng(0).normal(size=(200, 3))
     >>> lists = ItemLists(features, np.arange(0, 201, 5), labels=features[:, 1] > 1)
-    >>> RankBoost().fit(lists, lists).columns_[0]
+    >>> RankBoost().fit(lists, lists).stump_columns_[0]
     np.int64(1)
     """
 
@@ -136,7 +137,7 @@ class RankBoost(PointwiseEstimator):
     thresholds: int = 32
     """Thresholds to try for each column, at its quantiles."""
 
-    columns_: IntArray = field(init=False, repr=False)
+    stump_columns_: IntArray = field(init=False, repr=False)
     """(R,) the column of each round; column F is the base position."""
     thresholds_: FloatArray = field(init=False, repr=False)
     """(R,) above which an item gets the weight."""
@@ -150,8 +151,9 @@ class RankBoost(PointwiseEstimator):
         if not 1 <= self.thresholds <= _MOST_THRESHOLDS:
             raise UsageError(f"thresholds must be from 1 to {_MOST_THRESHOLDS}, got {self.thresholds}")
         judge = ScoredNdcg.of(valid, "validation")
-        additions = added_thresholds(raw_columns(train), PairWeights.of(train), self.thresholds)
-        columns, scores = raw_columns(valid), np.zeros(valid.n_items, np.float32)
+        self.transform_ = fit_numbers(self.kind, train)
+        additions = added_thresholds(self._columns(train), PairWeights.of(train), self.thresholds)
+        columns, scores = self._columns(valid), np.zeros(valid.n_items, np.float32)
         chosen: list[tuple[int, float, float]] = []
         n_best, best_value = 0, -np.inf
         for column, threshold, weight in track(islice(additions, self.rounds), "RankBoost", total=self.rounds):
@@ -163,22 +165,25 @@ class RankBoost(PointwiseEstimator):
             if len(chosen) - n_best >= PATIENCE:
                 break
         kept = np.array(chosen[:n_best]).reshape(-1, 3)
-        self.columns_ = kept[:, 0].astype(np.int64)
+        self.stump_columns_ = kept[:, 0].astype(np.int64)
         self.thresholds_, self.weights_ = kept[:, 1].astype(np.float32), kept[:, 2].astype(np.float32)
-        self.transform_ = FeatureTransform.fit(train, categorical=[], context=[])  # names the columns; they stay raw
 
-    def score(self, lists: ItemLists) -> FloatArray:
+    def score_items(self, lists: ItemLists) -> FloatArray:
         """Return the sum (T,) of the weights of the thresholds that each item is above."""
-        self.transform_.apply(lists[:0])  # checks the columns
-        columns, scores = raw_columns(lists), np.zeros(lists.n_items, np.float32)
-        for column, threshold, weight in zip(self.columns_, self.thresholds_, self.weights_, strict=True):
+        columns, scores = self._columns(lists), np.zeros(lists.n_items, np.float32)
+        for column, threshold, weight in zip(self.stump_columns_, self.thresholds_, self.weights_, strict=True):
             scores += weight * (columns[:, column] > threshold)
         return scores
 
+    def _columns(self, lists: ItemLists) -> FloatArray:
+        features, names = self.transform_.raw_features(lists), self.transform_.dense.names
+        return raw_columns(replace(lists, features=features, feature_names=names))
+
 
 def raw_columns(lists: ItemLists) -> FloatArray:
-    """Return (T, F + 1) the dense columns as they are and, last, the base position."""
-    return np.column_stack([lists.features, lists.positions.astype(np.float32)])
+    """Return (T, F + 1) the dense columns as they are, with −∞ where a value is missing, and last the base position."""
+    there = np.where(np.isnan(lists.features), np.float32(-np.inf), lists.features)
+    return np.column_stack([there, lists.positions.astype(np.float32)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,9 +252,10 @@ def added_thresholds(columns: FloatArray, pairs: PairWeights, n_thresholds: int)
 def quantile_thresholds(columns: FloatArray, n_thresholds: int) -> FloatArray:
     """Return (F + 1, B) values that cut each column into parts of about one size; infinite where there are fewer."""
     levels = np.arange(1, n_thresholds + 1) / (n_thresholds + 1)
+    ranks = np.quantile(np.arange(len(columns)), levels, method="inverted_cdf").astype(np.int64)
     thresholds = np.full((columns.shape[1], n_thresholds), np.inf, dtype=np.float32)
     for row, column in zip(thresholds, columns.T, strict=True):
-        cuts = np.unique(np.quantile(column, levels, method="inverted_cdf"))
+        cuts = np.unique(np.sort(column)[ranks])
         row[: len(cuts)] = cuts
     return thresholds
 

@@ -21,9 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from seq2slate.baselines.order import list_keys
 from seq2slate.data.lists import Batch, BoolArray, IntArray
-from seq2slate.data.ranker import NO_ITEM, base_slates, complete_slates, empty_slates, slates_from_scores
+from seq2slate.data.ranker import NO_ITEM, base_slates, complete_slates, empty_slates, list_keys, slates_from_scores
 from seq2slate.errors import DataError, UsageError
 from seq2slate.simulation.click_models import (
     ClickModel,

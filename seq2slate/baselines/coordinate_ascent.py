@@ -23,8 +23,8 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
+from seq2slate.baselines.columns import fit_numbers
 from seq2slate.baselines.linear import WeightedColumns, scaled_columns, weighted_sum
-from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import BoolArray, FloatArray, IntArray, ItemLists, batch_indices
 from seq2slate.errors import UsageError
 from seq2slate.estimator import check_labels
@@ -40,7 +40,7 @@ _LEAST_GAIN = 1e-4  # of a sweep; less is not worth another one
 _BLOCK_PAIRS = 1 << 15  # worked on at once, so that temporary arrays stay in the cache
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, repr=False)
 class CoordinateAscent(WeightedColumns):
     """Linear weights that climb NDCG@10, one at a time.
 
@@ -66,7 +66,7 @@ class CoordinateAscent(WeightedColumns):
         rng = np.random.default_rng(self.seed)
         judge = ScoredNdcg.of(valid, "validation")
         climbed = _some_lists(train, self.max_pairs, rng)
-        transform = FeatureTransform.fit(train, categorical=[], context=[])
+        transform = fit_numbers(self.kind, train)
         climb = Climb(scaled_columns(transform, climbed), LineSearch.of(climbed), ScoredNdcg.of(climbed, "training"))
         columns = scaled_columns(transform, valid)
         best, best_value = np.zeros(columns.shape[1]), -np.inf

@@ -12,7 +12,8 @@ Both place items one by one and trade the relevance r of an item for its differe
 Relevance lies in [0, 1]. Logs seldom hold the base ranker's scores, so by default it falls in equal steps with the base
 position, 1 − p/n for p = 0 … n − 1. With `score_column` it is that dense column, scaled to run from 0 to 1 over the
 list. Similarity is S_ij = exp(−|x_i − x_j|² / m) on the dense columns, where m is the mean of |x_i − x_j|² over the
-pairs of that list: positive definite, 1 for duplicates, and 1/e at a typical distance.
+pairs of that list: positive definite, 1 for duplicates, and 1/e at a typical distance. A missing value is the mean of
+its column in the training lists; indicators of missing values do not count.
 
 Two things are chosen by NDCG@10 on the validation lists: the trade-off (λ or θ; 1 is relevance alone), and whether the
 distances are those of the raw columns or of the normalised ones, since neither is better on all data.
@@ -27,9 +28,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from seq2slate.data.features import FeatureTransform, Scaling
-from seq2slate.data.lists import Batch, IntArray, ItemLists
+from seq2slate.baselines.columns import fit_numbers
+from seq2slate.data.features import FeatureTransform
+from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists
 from seq2slate.data.ranker import empty_slates
+from seq2slate.data.scaling import Scaling
 from seq2slate.errors import DataError, UsageError
 from seq2slate.estimator import Estimator
 from seq2slate.metrics import Measure
@@ -75,7 +78,7 @@ class _Slates(Protocol):
         ...
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, repr=False)
 class Diversifier(Estimator):
     """What MMR and the DPP share: all but the gains."""
 
@@ -109,7 +112,7 @@ class Diversifier(Estimator):
         trials: list[Trial] = []
         transforms = {}
         for scaling in self.scalings:
-            transforms[scaling] = FeatureTransform.fit(train, scaling=scaling, categorical=[], context=[])
+            transforms[scaling] = fit_numbers(self.kind, train, scaling=scaling)
             values = self._validate(valid, transforms[scaling])
             trials += [Trial(scaling, *pair) for pair in zip(self.trade_offs, values, strict=True)]
         best = max(trials, key=lambda trial: (trial.value, trial.trade_off))
@@ -136,8 +139,8 @@ class Diversifier(Estimator):
 
     def _groups(self, lists: ItemLists, transform: FeatureTransform) -> Iterator[_Group]:
         """Yield all lists but the empty ones, by length, and not too many at once."""
-        dense, names = transform.apply(lists).dense, transform.dense.names
-        scores = None if self.score_column is None else lists.features[:, names.index(self.score_column)]
+        dense = transform.apply(lists).dense[:, : len(transform.dense.names)]  # without indicators
+        scores = None if self.score_column is None else _base_scores(lists, self.score_column)
         for length in np.unique(lists.lengths[lists.lengths > 0]).tolist():
             members = np.flatnonzero(lists.lengths == length)
             n_at_once = max(1, _CELLS_AT_ONCE // length**2)
@@ -244,6 +247,15 @@ def _rows_of(similarity: Doubles, items: IntArray) -> Doubles:
 
 def _of_positions(n_lists: int, n_items: int) -> Doubles:
     return np.broadcast_to(1 - np.arange(n_items) / n_items, (n_lists, n_items))
+
+
+def _base_scores(lists: ItemLists, column: str) -> FloatArray:
+    """Return (T,) the scores of the base ranker."""
+    scores: FloatArray = lists.features[:, lists.feature_names.index(column)]
+    if np.isnan(scores).any():
+        item = lists.describe_item(int(np.isnan(scores).argmax()))
+        raise DataError(f"{item}: the base score {column!r} is missing: give every item one, or leave out score_column")
+    return scores
 
 
 def _of_scores(scores: npt.NDArray[np.floating]) -> Doubles:

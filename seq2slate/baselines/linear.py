@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
+from seq2slate.baselines.columns import fit_numbers
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import FloatArray, ItemLists
-from seq2slate.errors import DataError
-from seq2slate.estimator import PointwiseEstimator
+from seq2slate.estimator import PointwiseEstimator, check_labels
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, repr=False)
 class RidgeRanker(PointwiseEstimator):
     """Ridge regression of the labels on the normalised dense columns: w = (XᵀX + penalty · I)⁻¹ Xᵀ(y - mean y).
 
@@ -32,40 +31,41 @@ class RidgeRanker(PointwiseEstimator):
     """L2 penalty: it counts as so many items that pull every weight to 0."""
 
     weights_: FloatArray = field(init=False, repr=False)
-    """(F,) one a dense column."""
+    """(F + M,) one a dense column, and one an indicator of missing values."""
 
     kind = "ridge"
+    reads_validation = False
 
-    def fit(self, train: ItemLists, valid: ItemLists | None = None) -> Self:
-        """Learn from labels or grades of all training lists; nothing is chosen, so validation lists are not read."""
-        if train.labels is None:
-            raise DataError("the training lists have no labels: give clicks or grades")
-        self.transform_ = FeatureTransform.fit(train, categorical=[], context=[])
+    def _fit(self, train: ItemLists, valid: ItemLists) -> None:
+        labels = check_labels(train, "training")
+        self.transform_ = fit_numbers(self.kind, train)
         dense = self.transform_.apply(train).dense
         moments = (dense.T @ dense).astype(np.float64) + self.penalty * np.eye(dense.shape[1])
-        weights = np.linalg.solve(moments, (dense.T @ (train.labels - train.labels.mean())).astype(np.float64))
+        weights = np.linalg.solve(moments, (dense.T @ (labels - labels.mean())).astype(np.float64))
         self.weights_ = weights.astype(np.float32)
-        return self
 
-    def score(self, lists: ItemLists) -> FloatArray:
+    def score_items(self, lists: ItemLists) -> FloatArray:
         """Return the predicted label (T,) of each item, up to a constant."""
         return weighted_sum(self.transform_.apply(lists).dense, self.weights_)
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, repr=False)
 class WeightedColumns(PointwiseEstimator):
     """Sorts by a weighted sum of the `scaled_columns`; subclasses say how the weights are found."""
 
     weights_: FloatArray = field(init=False, repr=False)
-    """(F + 1,) one for each of the `scaled_columns`."""
+    """(F + M + 1,) one for each of the `scaled_columns`."""
 
-    def score(self, lists: ItemLists) -> FloatArray:
+    def score_items(self, lists: ItemLists) -> FloatArray:
         """Return the weighted sum (T,) of the columns of each item."""
         return weighted_sum(scaled_columns(self.transform_, lists), self.weights_)
 
 
 def scaled_columns(transform: FeatureTransform, lists: ItemLists) -> FloatArray:
-    """Return (T, F + 1) the scaled dense columns and, last, -log(1 + base position), which spreads about as wide."""
+    """Return (T, F + M + 1) the scaled dense columns, the indicators of missing values and, last, the base position.
+
+    The last one is -log(1 + base position), which spreads about as wide as the others.
+    """
     return np.column_stack([transform.apply(lists).dense, -np.log1p(lists.positions.astype(np.float32))])
 
 

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from seq2slate.baselines.columns import fit_numbers
 from seq2slate.baselines.coordinate_ascent import ScoredNdcg
-from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import Batch, FloatArray, ItemLists
-from seq2slate.errors import DataError, TrainingStoppedError, UsageError
+from seq2slate.errors import TrainingStoppedError, UsageError
 from seq2slate.estimator import PointwiseEstimator
 from seq2slate.progress import track
 
@@ -34,7 +34,7 @@ Layers: TypeAlias = tuple[tuple[FloatArray, FloatArray], ...]
 """Weights (out, in) and biases (out,) of each layer, the last of which has one output: the score."""
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, repr=False)
 class NeuralRanker(PointwiseEstimator):
     """A multi-layer perceptron over the columns of an item; subclasses name the loss."""
 
@@ -62,9 +62,7 @@ class NeuralRanker(PointwiseEstimator):
     def _fit(self, train: ItemLists, valid: ItemLists) -> None:
         if self.epochs < 1:
             raise UsageError(f"epochs must be at least 1, got {self.epochs}")
-        if not train.n_features and not self.base_position:
-            raise DataError("the lists have no dense column, and without the base position there is nothing to read")
-        self.transform_ = FeatureTransform.fit(train, categorical=[], context=[])
+        self.transform_ = fit_numbers(self.kind, train)
         judge, inputs = ScoredNdcg.of(valid, "validation"), self._inputs(valid)
         best, best_epoch = -np.inf, -1
         for epoch, layers in enumerate(track(self._epochs(train), f"training ({self.kind})", total=self.epochs)):
@@ -108,7 +106,7 @@ class NeuralRanker(PointwiseEstimator):
             return dense
         return np.column_stack([dense, np.log1p(lists.positions, dtype=np.float32)])
 
-    def score(self, lists: ItemLists) -> FloatArray:
+    def score_items(self, lists: ItemLists) -> FloatArray:
         """Return the score (T,) of each item."""
         return _scores(self.layers_, self._inputs(lists))
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
-from seq2slate.baselines.order import BaseOrder, RandomOrder
-from seq2slate.data.ranker import Ranker
+from seq2slate.data.ranker import BaseOrder, RandomOrder, Ranker
 from seq2slate.errors import UsageError
 from seq2slate.estimator import load
 from seq2slate.simulation.click_models import ClickModel

@@ -2,8 +2,8 @@
 
 RankLib (https://sourceforge.net/p/lemur/wiki/RankLib/) reads and writes files, which here live in a temporary folder:
 
-- Training: `-train FILE -validate FILE -ranker N -metric2t NDCG@10 -save MODEL`. RankLib keeps the model that did best
-  on the validation lists.
+- Training: `-train FILE -validate FILE -ranker N -metric2t NDCG@10 -save MODEL -silent`, and the method's own options.
+  RankLib keeps the model that did best on the validation lists.
 - Scoring: `-load MODEL -rank FILE -score SCORES`; each line of the scores is `qid`, the item's number in its list, and
   its score, parted by tabs. Scores are put where those two numbers say.
 
@@ -26,11 +26,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from seq2slate.baselines.columns import fit_numbers
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.letor import write_letor
 from seq2slate.data.lists import FloatArray, IntArray, ItemLists, numbers_as_strings, offsets_from_lengths
@@ -40,18 +41,30 @@ from seq2slate.options import named_in
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
 
+
+class Method(NamedTuple):
+    """One of RankLib's rankers."""
+
+    number: int
+    """What `-ranker` takes."""
+    options: tuple[str, ...]
+    """The options of its own, which may stand among the `arguments`; `-noeq` takes no value."""
+
+
+_TREE_OPTIONS = ("-tree", "-leaf", "-shrinkage", "-tc", "-mls")
+
 METHODS = {
-    "mart": 0,
-    "ranknet": 1,
-    "rankboost": 2,
-    "adarank": 3,
-    "coordinate-ascent": 4,
-    "lambdamart": 6,
-    "listnet": 7,
-    "random-forests": 8,
-    "linear-regression": 9,
+    "mart": Method(0, (*_TREE_OPTIONS, "-estop")),
+    "ranknet": Method(1, ("-epoch", "-layer", "-node", "-lr")),
+    "rankboost": Method(2, ("-round", "-tc")),
+    "adarank": Method(3, ("-round", "-noeq", "-tolerance", "-max")),
+    "coordinate-ascent": Method(4, ("-r", "-i", "-tolerance", "-reg")),
+    "lambdamart": Method(6, (*_TREE_OPTIONS, "-estop")),
+    "listnet": Method(7, ("-epoch", "-lr")),
+    "random-forests": Method(8, ("-bag", "-srate", "-frate", "-rtype", *_TREE_OPTIONS)),
+    "linear-regression": Method(9, ("-L2",)),
 }
-"""RankLib's rankers and their numbers."""
+"""RankLib's rankers, as its help text documents them."""
 JAR_VARIABLE = "RANKLIB_JAR"
 """The environment variable that says where the jar is."""
 TIMEOUT = 6 * 3600.0
@@ -128,7 +141,7 @@ class RankLib:
         return f"failed with exit code {process.returncode}" if process.returncode else None
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, repr=False)
 class RankLibRanker(PointwiseEstimator):
     """One of RankLib's rankers. RankLib takes no seed, so that two fits may differ."""
 
@@ -137,7 +150,7 @@ class RankLibRanker(PointwiseEstimator):
     metric: str = "NDCG@10"
     """What RankLib maximises on the training lists, by its own name, such as NDCG@10 or MAP."""
     arguments: Sequence[str] = ()
-    """Further arguments for RankLib, such as `-tree 300`, one word each."""
+    """Further arguments for RankLib, one word each: the method's own options, such as `-tree 300`."""
     jar: str | None = None
     """Path of RankLib.jar; taken from the environment variable RANKLIB_JAR if not given."""
     timeout: float = TIMEOUT
@@ -150,26 +163,44 @@ class RankLibRanker(PointwiseEstimator):
     local_options = ("jar", "timeout")  # a folder must not say which program is run
 
     def _fit(self, train: ItemLists, valid: ItemLists) -> None:
-        if self.method not in METHODS:
-            raise UsageError(f"RankLib has no ranker {self.method!r}; choose one of {', '.join(METHODS)}")
-        if taken := _SET_HERE.intersection(word.lower() for word in self.arguments):
-            raise UsageError(f"{', '.join(sorted(taken))} cannot be among the arguments: fit says it to RankLib itself")
+        self._check_arguments()
         labels = _whole_labels(train, "training"), _whole_labels(valid, "validation")
+        self.transform_ = fit_numbers(self.kind, train)
         ranklib = RankLib.find(self.jar, timeout=self.timeout)
-        self.transform_ = FeatureTransform.fit(train, categorical=[], context=[])
         with TemporaryDirectory(prefix="ranklib-") as name:
             folder = Path(name)
             _write(train, labels[0], self.transform_, folder / "train.txt")
             _write(valid, labels[1], self.transform_, folder / "validate.txt")
             data = ["-train", "train.txt", "-validate", "validate.txt"]
-            goal = ["-ranker", str(METHODS[self.method]), "-metric2t", self.metric, "-save", "model.txt", "-silent"]
+            goal = [
+                "-ranker",
+                str(METHODS[self.method].number),
+                "-metric2t",
+                self.metric,
+                "-save",
+                "model.txt",
+                "-silent",
+            ]
             ranklib.run([*data, *goal, *self.arguments], folder)
             model = folder / "model.txt"
             if not model.is_file() or not model.stat().st_size:
                 raise UsageError(f"RankLib ended without a model. It said:\n{_end_of(folder / 'stdout.txt')}")
             self.model_ = model.read_bytes()
 
-    def score(self, lists: ItemLists) -> Doubles:
+    def _check_arguments(self) -> None:
+        """Refuse options that are set here, and those of other methods, which RankLib would pass over in silence."""
+        if self.method not in METHODS:
+            raise UsageError(f"RankLib has no ranker {self.method!r}; choose one of {', '.join(METHODS)}")
+        if taken := _SET_HERE.intersection(word.lower() for word in self.arguments):
+            raise UsageError(f"{', '.join(sorted(taken))} cannot be among the arguments: fit says it to RankLib itself")
+        own = METHODS[self.method].options
+        foreign = {option for method in METHODS.values() for option in method.options}.difference(own)
+        if strange := foreign.intersection(self.arguments):
+            raise UsageError(
+                f"RankLib's {self.method} has no option {', '.join(sorted(strange))}; its options are {', '.join(own)}"
+            )
+
+    def score_items(self, lists: ItemLists) -> Doubles:
         """Return RankLib's score (T,) of each item."""
         self.transform_.apply(lists[:0])  # checks the columns
         if not lists.n_items:
@@ -197,7 +228,7 @@ def _whole_labels(lists: ItemLists, name: str) -> FloatArray:
         row = int(broken.argmax())
         raise DataError(
             f"the {name} lists, {lists.describe_item(row)}: label {labels[row]:g}, but RankLib cuts labels to whole "
-            "numbers: round it"
+            "numbers: round it, or use mart or lambdamart, which take any labels from 0 up"
         )
     return labels
 

@@ -1,8 +1,18 @@
 """Boosted and bagged trees by LightGBM, which the extra `baselines` brings.
 
-All of them read the dense columns, raw, since trees do not mind their scale, and the base position as one column more
-unless it is left out. NDCG@10 of the validation lists, whose gain is the label itself, says how many trees are kept;
-boosting stops when it has not risen for 50 of them. Labels are whole numbers from 0 to 31, as LightGBM wants them.
+All of them read every column of the lists, raw, since trees do not mind their scale:
+
+- Dense columns and numeric context columns. NaN is LightGBM's missing value: each split learns where it goes.
+- Categorical columns and text context columns, split into sets of values. The vocabularies are those of the training
+  lists and are saved with the model; a value that is missing or was not seen in training is LightGBM's missing
+  category. LightGBM's own defaults treat ids with thousands of values well: at most 32 values on one side of a split
+  (`max_cat_threshold`), none of them with fewer than `cat_smooth` = 10 items.
+- The base position, unless it is left out. Its effect is monotone: among items that are alike otherwise, none is ranked
+  above another that the base ranker put higher. Columns are not sampled by boosting, which would hide the base
+  position, the strongest column of most logs, from part of the trees.
+
+NDCG@10 of the validation lists, whose gain is the label itself, says how many trees are kept; boosting stops when it
+has not risen for 50 of them. Labels are clicks, grades or any numbers from 0 up. Lists and items have no weights.
 """
 
 from __future__ import annotations
@@ -12,7 +22,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
+from seq2slate.baselines.coordinate_ascent import ScoredNdcg
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import FloatArray, IntArray, ItemLists
 from seq2slate.errors import DataError, UsageError
@@ -21,10 +33,11 @@ from seq2slate.progress import track
 
 _PATIENCE = 50
 """After so many trees without a better NDCG@10 boosting has begun to overfit."""
-_HIGHEST_LABEL = 31
+_MOST_GRADES = 256
+"""Different labels that LambdaMART tells apart: LightGBM's time for a list grows with their number."""
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, repr=False)
 class Trees(PointwiseEstimator):
     """What the rankers of this module share: everything but the parameters that their trees are grown with."""
 
@@ -36,39 +49,66 @@ class Trees(PointwiseEstimator):
 
     def _grow(self, train: ItemLists, valid: ItemLists, *, trees: int, patience: int, **parameters: Any) -> None:
         lightgbm = _lightgbm()
-        for name, lists in (("training", train), ("validation", valid)):
-            _check_whole_labels(lists, name)
-        if not train.n_features and not self.base_position:
-            raise DataError("the lists have no dense column, and without the base position there is nothing to read")
+        targets, of_targets = self._targets(_check_labels(train, "training"))
+        _check_labels(valid, "validation")
+        judge = ScoredNdcg.of(valid, "validation")
+        self.transform_ = FeatureTransform.fit(train, scaling="none", min_count=1)
+        columns = self._columns(train)
+        parameters |= of_targets | self._constraints(columns.shape[1])
         parameters |= {
-            "metric": "ndcg",
-            "eval_at": [10],
-            "label_gain": list(range(_HIGHEST_LABEL + 1)),
+            "metric": "None",
             "deterministic": True,
             "force_row_wise": True,
             "seed": self.seed,
             "verbosity": -1,
             "num_threads": int(os.environ.get("OMP_NUM_THREADS") or 0),
         }
-        grow = lightgbm.Dataset(self._columns(train), train.labels, group=_groups(train))
+        codes = self._categorical_columns()
+        grow = lightgbm.Dataset(columns, targets, group=_groups(train), categorical_feature=codes)
         check = lightgbm.Dataset(self._columns(valid), valid.labels, group=_groups(valid), reference=grow)
-        stop = lightgbm.early_stopping(patience, verbose=False)
         bar = track(range(trees), f"growing trees ({self.kind})")
-        callbacks = [stop, lambda _: next(bar, None)]
-        self.booster_ = lightgbm.train(parameters, grow, num_boost_round=trees, valid_sets=[check], callbacks=callbacks)
-        self.transform_ = FeatureTransform.fit(train[:1], categorical=[], context=[])  # names only
+        self.booster_ = lightgbm.train(
+            parameters,
+            grow,
+            num_boost_round=trees,
+            valid_sets=[check],
+            feval=lambda scores, _: ("NDCG@10", judge.mean(scores), True),
+            callbacks=[lightgbm.early_stopping(patience, verbose=False), lambda _: next(bar, None)],
+        )
 
-    def score(self, lists: ItemLists) -> FloatArray:
+    def _targets(self, labels: FloatArray) -> tuple[npt.NDArray[Any], dict[str, Any]]:
+        """Return what the trees are grown for (T,), and the parameters that describe it."""
+        return labels, {}
+
+    def _constraints(self, n_columns: int) -> dict[str, Any]:
+        """Return the parameter that makes the effect of the base position, the last column, monotone."""
+        if not n_columns:
+            raise DataError("the lists have no column, and without the base position there is nothing to read")
+        return {"monotone_constraints": [0] * (n_columns - 1) + [-1]} if self.base_position else {}
+
+    def score_items(self, lists: ItemLists) -> FloatArray:
         """Return the score (T,) of each item."""
-        self.transform_.apply(lists[:0])  # checks the columns
+        columns = self._columns(lists)
         if not lists.n_items:
             return np.zeros(0, np.float32)
-        return np.asarray(self.booster_.predict(self._columns(lists)), dtype=np.float32)
+        return np.asarray(self.booster_.predict(columns), dtype=np.float32)
 
     def _columns(self, lists: ItemLists) -> FloatArray:
-        if not self.base_position:
-            return lists.features
-        return np.column_stack([lists.features, lists.positions.astype(np.float32)])
+        """Return (T, C) all columns: numbers, then codes of categories from 0 (NaN: none), then the base position."""
+        transform, list_index = self.transform_, lists.list_index
+        encoded = transform.apply(lists)  # for the codes: the numbers stay raw
+        columns = [transform.raw_features(lists), transform.raw_context(lists)[list_index]]
+        columns += [_codes(codes) for codes in encoded.categorical.values()]
+        columns += [_codes(codes)[list_index] for codes in encoded.context_categorical.values()]
+        if self.base_position:
+            columns.append(lists.positions.astype(np.float32))
+        return np.column_stack(columns)
+
+    def _categorical_columns(self) -> list[int]:
+        """Return the numbers of the columns that hold codes."""
+        transform = self.transform_
+        first = len(transform.dense.names) + len(transform.context.names)
+        return list(range(first, first + len(transform.categorical) + len(transform.context_categorical)))
 
     def _state(self) -> dict[str, Any]:
         return {"trees": np.frombuffer(self.booster_.model_to_string().encode(), dtype=np.uint8)}
@@ -77,7 +117,7 @@ class Trees(PointwiseEstimator):
         self.booster_ = _lightgbm().Booster(model_str=state["trees"].tobytes().decode())
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, repr=False)
 class BoostedTrees(Trees):
     """Small trees, each of which corrects the errors of those before it; the objective says what an error is."""
 
@@ -94,7 +134,7 @@ class BoostedTrees(Trees):
     def _fit(self, train: ItemLists, valid: ItemLists) -> None:
         self._grow(
             train, valid, trees=self.trees, patience=_PATIENCE, objective=self.objective, num_leaves=self.leaves,
-            learning_rate=self.learning_rate, min_data_in_leaf=50, feature_fraction=0.5,
+            learning_rate=self.learning_rate, min_data_in_leaf=50,
         )  # fmt: skip
 
 
@@ -104,6 +144,10 @@ class LambdaMart(BoostedTrees):
     kind = "lambdamart"
     objective = "lambdarank"
 
+    def _targets(self, labels: FloatArray) -> tuple[npt.NDArray[Any], dict[str, Any]]:
+        grades, gains = as_grades(labels)
+        return grades, {"label_gain": gains}
+
 
 class Mart(BoostedTrees):
     """MART (Friedman 2001): gradient-boosted regression of the labels, item by item, as RankLib has it."""
@@ -112,7 +156,7 @@ class Mart(BoostedTrees):
     objective = "regression"
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, repr=False)
 class RandomForest(Trees):
     """Random forest (Breiman 2001): the mean of large regression trees, each grown on a part of the items.
 
@@ -146,15 +190,36 @@ def _lightgbm() -> Any:
     return lightgbm
 
 
-def _check_whole_labels(lists: ItemLists, name: str) -> None:
+def as_grades(labels: FloatArray) -> tuple[IntArray, list[float]]:
+    """Return labels as LightGBM's NDCG takes them: grades (T,) from 0, and the gain of each grade, which is the label.
+
+    More than 256 different labels are rounded to the nearest of 256 of their quantiles.
+
+    >>> as_grades(np.array([0.5, 0, 2, 0.5], dtype=np.float32))
+    (array([1, 0, 2, 1]), [0.0, 0.5, 2.0])
+    """
+    levels = np.unique(labels)
+    if len(levels) > _MOST_GRADES:
+        levels = np.unique(np.quantile(labels, np.linspace(0, 1, _MOST_GRADES), method="inverted_cdf"))
+    middles = (levels[1:].astype(np.float64) + levels[:-1]) / 2
+    return np.searchsorted(middles, labels), levels.tolist()
+
+
+def _check_labels(lists: ItemLists, name: str) -> FloatArray:
     labels = check_labels(lists, name)
-    strange = (labels != np.floor(labels)) | (labels < 0) | (labels > _HIGHEST_LABEL)
+    strange = ~(np.isfinite(labels) & (labels >= 0))
     if strange.any():
         row = int(strange.argmax())
         raise DataError(
-            f"the {name} lists, {lists.describe_item(row)}: label {labels[row]:g} is not a whole number from 0 to "
-            f"{_HIGHEST_LABEL}, the only ones that LightGBM's NDCG takes"
+            f"the {name} lists, {lists.describe_item(row)}: label {labels[row]:g}, but the gain of NDCG is the label: "
+            "give finite labels from 0 up"
         )
+    return labels
+
+
+def _codes(codes: npt.NDArray[np.int32]) -> FloatArray:
+    """Return codes from 0, and NaN, LightGBM's missing category, for those out of vocabulary."""
+    return np.where(codes > 0, codes - 1, np.nan).astype(np.float32)
 
 
 def _groups(lists: ItemLists) -> IntArray:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,7 +15,7 @@ from rich.console import Console
 from seq2slate import __version__
 from seq2slate.cli import learning, serving
 from seq2slate.cli.options import INTERRUPTED, Seed
-from seq2slate.errors import Seq2SlateError
+from seq2slate.errors import DataWarning, Seq2SlateError
 
 app = typer.Typer(
     name="seq2slate",
@@ -57,7 +60,22 @@ def demo(
 
 
 def main() -> None:
-    """Run a command; a user error is printed in one line, with exit code 2."""
+    """Run a command; a user error is printed in one line, with exit code 2, and so is a warning of data."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", DataWarning)
+        warnings.showwarning = partial(_show_warning, warnings.showwarning)
+        _run()
+
+
+def _show_warning(show: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
+    """Print a warning of data in one line, and leave others as they are."""
+    if issubclass(category, DataWarning):
+        typer.echo(f"warning: {message}", err=True)
+    else:
+        show(message, category, *place)
+
+
+def _run() -> None:
     try:
         app()
     except Seq2SlateError as error:

@@ -29,13 +29,15 @@ from seq2slate.cli.options import (
     Seed,
     Target,
     derived_from,
+    with_columns,
 )
 from seq2slate.config import PRESETS, NetworkConfig, TrainingConfig
 from seq2slate.data.files import is_split_folder, read, read_split, write, write_split
+from seq2slate.data.layouts import Layout
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import reorder_lists
+from seq2slate.data.roles import Columns
 from seq2slate.data.summary import summarise
-from seq2slate.data.tables import Layout
 from seq2slate.errors import TrainingInterruptedError, UsageError
 from seq2slate.estimator import ESTIMATORS, NETWORK_PRESETS, Estimator, Slate, estimator_class, load, make_estimator
 from seq2slate.evaluation.evaluate import evaluate as evaluate_rankers
@@ -62,35 +64,47 @@ def synth(
 
 
 @app.command()
+@with_columns
 def convert(
     source: Annotated[str, typer.Argument(metavar="IN", help="A file, a glob, or a folder of files.")],
     out: Annotated[Path, typer.Argument(help="File to write, or folder if IN is a folder with train, valid and test.")],
-    layout: Annotated[Layout, typer.Option(help="What a row of a Parquet file is.")] = "lists",
+    layout: Annotated[Layout | None, typer.Option(help="What a row of a Parquet file is; lists if not given.")] = None,
+    *,
+    columns: Columns,
 ) -> None:
-    """Convert between LETOR text, Parquet and JSON lines."""
+    """Convert between LETOR text, Parquet, JSON lines and CSV."""
     if is_split_folder(source):
-        write_split(read_split(source), out, layout=layout)
+        write_split(read_split(source, columns), out, layout=layout)
         typer.echo(f"{out}: train, valid and test")
         return
-    lists = read(source)
+    lists = read(source, columns)
     write(lists, out, layout=layout)
     typer.echo(f"{out}: {len(lists):,} lists, {lists.n_items:,} items")
 
 
 @app.command()
+@with_columns
 def inspect(
     source: Annotated[str, typer.Argument(metavar="FILE", help="A file, a glob, or a folder of files.")],
     as_json: AsJson = False,
+    *,
+    columns: Columns,
 ) -> None:
-    """Print what a file holds: lists, lengths, labels, and the columns to worry about."""
-    parts = read_split(source)._asdict() if is_split_folder(source) else {source: read(source)}
-    summaries = {name: summarise(lists) for name, lists in parts.items()}
+    """Print what a file holds: what each column is taken for, lists, lengths, labels, and what to worry about."""
+    parts = read_split(source, columns)._asdict() if is_split_folder(source) else {source: read(source, columns)}
     if as_json:
-        values = {name: summary.as_dict() for name, summary in summaries.items()}
+        values = {name: summarise(lists).as_dict() | _roles_as_dict(lists) for name, lists in parts.items()}
         typer.echo(json.dumps(values if len(values) > 1 else values[source], indent=2))
         return
-    for name, summary in summaries.items():
-        typer.echo(f"{name}\n{summary}")
+    for name, lists in parts.items():
+        roles = "" if lists.roles is None else f"{lists.roles}\n\n"
+        typer.echo(f"{name}\n{roles}{summarise(lists)}")
+
+
+def _roles_as_dict(lists: ItemLists) -> dict[str, Any]:
+    if lists.roles is None:
+        return {}
+    return {"columns": [use._asdict() for use in lists.roles.uses], "base_order": lists.roles.base_order}
 
 
 @app.command()
@@ -119,8 +133,9 @@ def simulate(
 
 
 @app.command()
+@with_columns
 def evaluate(
-    data: Annotated[str, typer.Argument(help="Labelled lists, in base order.")],
+    data: Annotated[str, typer.Argument(help="Labelled lists, in base order; the test part of a folder with a split.")],
     ranker: Annotated[
         list[str] | None,
         typer.Option(help="NAME=FOLDER, or base, random, ceiling-logged, ceiling-shown; may be given several times."),
@@ -133,9 +148,11 @@ def evaluate(
     no_positives: Annotated[NoPositives, typer.Option(help="Lists without positives.")] = "skip",
     seed: Seed = 0,
     as_json: AsJson = False,
+    *,
+    columns: Columns,
 ) -> None:
     """Compare rankers with the base order: metrics, 95% intervals and a paired test."""
-    lists = read(data)
+    lists = read_split(data, columns).test if is_split_folder(data) else read(data, columns)
     visitor = None
     if user is not None:
         visitor = click_model(user, eta=eta, q=q, relevant_from=relevant_from)
@@ -159,15 +176,25 @@ def evaluate(
 
 
 @app.command()
+@with_columns
 @derived_from(
     {"": options_of(NetworkConfig, TrainingConfig)}
     | {kind: options_of(estimator_class(kind)) for kind in ESTIMATORS if kind != "seq2slate"}
 )
 def train(
-    data: Annotated[str, typer.Argument(metavar="TRAIN", help="Labelled lists, in base order.")],
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="TRAIN", help="Labelled lists, in base order, or a folder with train, valid and test parts."
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="Folder for the trained model.")],
     valid: Annotated[
-        str | None, typer.Option(help="Validation lists, which choose the epoch; a tenth of TRAIN if not given.")
+        str | None,
+        typer.Option(
+            help="Validation lists, which choose the epoch; the valid part of a folder, or a tenth of TRAIN, if not "
+            "given."
+        ),
     ] = None,
     ranker: Annotated[
         str,
@@ -188,6 +215,8 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard scalars.")] = None,
+    *,
+    columns: Columns,
     **options: Any,
 ) -> None:
     """Train a ranker on labelled lists; Ctrl-C stops, and --resume goes on."""
@@ -203,12 +232,19 @@ def train(
         _set_threads(threads)
     elif threads is not None:
         raise UsageError(f"--threads is for networks: leave it out with --ranker {ranker}")
-    lists, chosen = read(data), None if valid is None else read(valid)
+    lists, chosen = _train_and_valid(data, valid, columns)
     if estimator.kind == "seq2slate":
         _train_reranker(estimator, lists, chosen, out, resume=resume, tensorboard=tensorboard)
         return
     estimator.fit(lists, chosen).save(out)
     typer.echo(f"{out}: {ranker}, trained on {len(lists):,} lists")
+
+
+def _train_and_valid(data: str, valid: str | None, columns: Columns) -> tuple[ItemLists, ItemLists | None]:
+    if not is_split_folder(data):
+        return read(data, columns), None if valid is None else read(valid, columns)
+    split = read_split(data, columns)
+    return split.train, split.valid if valid is None else read(valid, columns)
 
 
 def _set_threads(threads: int | None) -> None:
@@ -228,11 +264,13 @@ def _train_reranker(
     tensorboard: Path | None,
 ) -> None:
     from seq2slate.reranker import Reranker
+    from seq2slate.training.callbacks import TensorBoardCallback
 
     assert isinstance(estimator, Reranker), "an estimator of the kind seq2slate is a Reranker"
     checkpoints = out.with_name(f"{out.name}.checkpoints")
+    callbacks = [] if tensorboard is None else [TensorBoardCallback(tensorboard)]
     try:
-        estimator.fit(lists, valid, checkpoints=checkpoints, resume=resume, tensorboard=tensorboard)
+        estimator.fit(lists, valid, checkpoints=checkpoints, resume=resume, callbacks=callbacks)
     except TrainingInterruptedError as interruption:
         typer.echo(interruption, err=True)
         raise typer.Exit(INTERRUPTED) from interruption
@@ -245,6 +283,7 @@ def _train_reranker(
 
 
 @app.command()
+@with_columns
 def rerank(
     model: Annotated[Path, typer.Argument(help="Folder of a trained model, or of any ranker.")],
     source: Annotated[str, typer.Argument(metavar="IN", help="Lists in base order.")],
@@ -253,26 +292,35 @@ def rerank(
     sample: Annotated[bool, typer.Option("--sample", help="Draw slates from the model instead of the best.")] = False,
     temperature: Annotated[float, typer.Option(help="Of --sample: above 1 is closer to uniform.")] = 1.0,
     seed: Seed = 0,
+    *,
+    columns: Columns,
 ) -> None:
     """Put lists in a better order: ids out, best first, with the log-probability of each choice."""
     if out.suffix not in (".parquet", ".jsonl"):
         raise UsageError(f"{out}: slates are written as .parquet or .jsonl")
     estimator = load(model)
+    lists = read(source, columns, labelled=False)
     if not sample:
-        slates = estimator.rerank(read(source), k)
+        slates = estimator.rerank(lists, k)
     elif estimator.kind == "seq2slate":
-        slates = estimator.rerank(read(source), k, sample_seed=seed, temperature=temperature)  # type: ignore[call-arg]
+        slates = estimator.rerank(lists, k, sample_seed=seed, temperature=temperature)  # type: ignore[call-arg]
     else:
         raise UsageError("only a network has probabilities to draw slates from: leave out --sample")
-    _write_slates(slates, out)
+    _write_slates(slates, lists, out)
     typer.echo(f"{out}: {len(slates):,} slates")
 
 
-def _write_slates(slates: Sequence[Slate], out: Path) -> None:
-    """Write a row a list: `list_id`, `item_id` (best first) and, from a network, `log_probability` of each choice."""
+def _write_slates(slates: Sequence[Slate], lists: ItemLists, out: Path) -> None:
+    """Write a row a list: `list_id`, `item_id` (best first) and, from a network, `log_probability` of each choice.
+
+    Ids have the types that they were read in.
+    """
+    list_type, item_type = lists.original_list_ids().type, lists.original_item_ids().type
     columns = {
-        "list_id": pa.array([slate.list_id for slate in slates], pa.string()),
-        "item_id": pa.array([slate.item_ids for slate in slates], pa.list_(pa.string())),
+        "list_id": pa.array([str(slate.list_id) for slate in slates], pa.string()).cast(list_type),
+        "item_id": pa.array([[str(item) for item in slate.item_ids] for slate in slates], pa.list_(pa.string())).cast(
+            pa.list_(item_type)
+        ),
     }
     if all(slate.log_probabilities is not None for slate in slates):
         columns["log_probability"] = pa.array([slate.log_probabilities for slate in slates], pa.list_(pa.float32()))

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, c
 
 import typer
 
-from seq2slate.options import Option
+from seq2slate.data.roles import Columns
+from seq2slate.options import Option, options_of
 from seq2slate.reproduce.plan import TARGETS
 from seq2slate.simulation.click_models import CLICK_MODELS
 
@@ -21,6 +22,8 @@ Quantile = Annotated[
 RelevantFrom = Annotated[float | None, typer.Option(help="The lowest grade that is relevant; 2 unless given.")]
 Seed = Annotated[int, typer.Option(min=0, help="Everything random follows from it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+_FLAGS = {"features": "--feature"}
+"""Options whose name on the command line is not that of their field."""
 INTERRUPTED = 130
 """The exit code that shells know for Ctrl-C."""
 
@@ -71,6 +74,23 @@ def derived_from(owners: Mapping[str, Sequence[Option]]) -> Callable[[Command], 
     return decorate
 
 
+def with_columns(command: Command) -> Command:
+    """Give a command, which takes them as `columns`, an option for each role of `Columns`."""
+    own = inspect.signature(command, eval_str=True)
+    named = [one for one in own.parameters.values() if one.name != "columns"]
+    roles = [_parameter(option, {option.help: [""]}, 1) for option in options_of(Columns)]
+
+    @wraps(command)
+    def called(**values: Any) -> None:
+        given = {one.name: values.pop(one.name) for one in roles}
+        command(**values, columns=Columns.from_dict({k: v for k, v in given.items() if v not in (None, [])}))
+
+    del called.__wrapped__
+    called.__signature__ = own.replace(parameters=[*named, *roles])  # type: ignore[attr-defined]
+    called.__annotations__ = {one.name: one.annotation for one in (*named, *roles)}
+    return cast(Command, called)
+
+
 def _parameter(option: Option, owners_of_text: Mapping[str, Sequence[str]], n_owners: int) -> inspect.Parameter:
     """Return an option as a keyword argument that Typer understands; each help text names its owners, if any."""
     kind: Any = option.type
@@ -80,7 +100,7 @@ def _parameter(option: Option, owners_of_text: Mapping[str, Sequence[str]], n_ow
         item = get_args(kind)[0]
         kind = list[str if get_origin(item) is Literal else item]  # type: ignore[misc]
     text = " ".join(_help(text, owners, n_owners) for text, owners in owners_of_text.items())
-    flag = "--" + option.name.replace("_", "-")
+    flag = _FLAGS.get(option.name, "--" + option.name.replace("_", "-"))
     declared = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
     annotation = Annotated[kind | None, typer.Option(declared, help=text, show_default=False)]
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

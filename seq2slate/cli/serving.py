@@ -139,10 +139,11 @@ def experiment(
                 raise UsageError(f"{store.name}: the log has no slates, so it names no experiment: give --experiment")
             name = latest[0].experiment
         counts, definition = store.counts(name), store.definition(name)
+    models = {} if definition is None else definition.models
     if definition is not None:
         control = control or (definition.control if definition.control in counts.arms else None)
         shares = shares or (dict(definition.weights) if set(counts.arms) <= set(definition.weights) else None)
-    result = analyse(counts, control=control, weights=shares, expected_lift=expected_lift)
+    result = analyse(counts, control=control, weights=shares, expected_lift=expected_lift, models=models)
     if as_json:
         typer.echo(result.to_json())
     else:

@@ -1,8 +1,8 @@
-"""Which column of a table is what, and its values as NumPy arrays.
+"""The values of columns as NumPy arrays and text, and the names with a meaning of their own.
 
-A column holds numbers, text or lists. Booleans, dates, times and decimals are numbers: a moment is the seconds since
-1970, a duration is in seconds, a time of day is the seconds since midnight. `FIELDS` and `ImpressionColumns` are the
-names with a meaning of their own.
+A column holds numbers, text or lists. Booleans, durations, times of day and decimals are numbers: durations and times
+are in seconds. A moment (timestamp or date) is the seconds since 1970 where a number is asked for, and can be made into
+parts. `FIELDS` and `ImpressionColumns` are the names with a meaning of their own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ _PER_ITEM_BEFORE_SLOTS = {"shown_position": "slots", _PROPENSITY: _PROPENSITY}
 _PER_LIST_BEFORE_SLOTS = {"unit": "units", "arm": "arms", "at": "times"}
 """The same in logs that were exported before `shown_slot` had its name."""
 _NUMBERS_PER_LIST = ("times", "latency_ms")
+TEXT_PER_LIST = tuple(name for name, field in _PER_LIST.items() if field not in _NUMBERS_PER_LIST)
+"""The columns of impressions that hold text."""
 _LARGEST = np.finfo(np.float32).max
+_LARGEST_WHOLE = 2.0**53
+"""The largest number up to which float64 holds every whole number."""
 _NUMBER_CHECKS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
 _TEXT_CHECKS = (
     pa.types.is_string,
@@ -60,6 +64,11 @@ def is_number(kind: Any) -> bool:
     """Say whether a type is numeric, dates and times included."""
     is_time = pa.types.is_temporal(kind) and not pa.types.is_interval(kind)
     return bool(is_time or any(check(kind) for check in _NUMBER_CHECKS))
+
+
+def is_moment(kind: Any) -> bool:
+    """Say whether a type is a point in time: a timestamp or a date."""
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
 
 def is_text(kind: Any) -> bool:
@@ -88,8 +97,11 @@ def flatten_lists(values: Any, name: str, name_row: Callable[[int], str]) -> tup
 def as_numbers(values: Any, name: str, name_entry: Callable[[int], str]) -> npt.NDArray[np.floating]:
     """Return float32 or float64 numbers; a missing one is NaN."""
     kind = values.type
-    if not (is_number(kind) or pa.types.is_null(kind) or not len(values)):
-        raise DataError(f"{name_entry(0)}: {name} must hold numbers, not {kind}")
+    if not is_number(kind) and values.null_count == len(values):  # without a value, any type will do
+        return np.full(len(values), np.nan)
+    if not is_number(kind):
+        cure = "; convert it, for instance with pandas.to_numeric" if is_text(kind) else ""
+        raise DataError(f"{name_entry(0)}: {name} must hold numbers, not {kind}{cure}")
     if pa.types.is_temporal(kind):
         values = pc.divide(values.cast(_in_microseconds(kind), safe=False).cast(pa.int64()).cast(pa.float64()), 1e6)
     elif not pa.types.is_float32(kind):
@@ -114,11 +126,93 @@ def as_float32(values: npt.NDArray[np.floating]) -> FloatArray:
     return narrow
 
 
-def as_ids(values: Any, name: str, source: str) -> Strings:
+def as_ids(values: Any, name: str, name_row: Callable[[int], str]) -> Strings:
     """Return text, or whole numbers as text."""
-    if not (is_text(values.type) or pa.types.is_integer(values.type)):
-        raise DataError(f"{source}: {name} must be text or whole numbers, not {values.type}")
-    return values.cast(pa.large_string())
+    if is_text(values.type) or pa.types.is_integer(values.type):
+        return values.cast(pa.large_string())
+    if pa.types.is_floating(values.type):
+        numbers = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        missing = np.isnan(numbers)
+        if (whole := (numbers == np.floor(numbers)) & (abs(numbers) <= _LARGEST_WHOLE) | missing).all():
+            if missing.any():
+                raise DataError(
+                    f"{name_row(int(missing.argmax()))}: no {name}, and this missing value has made floating-point "
+                    "numbers of all the others; drop the row or fill it in, then convert the column to integers"
+                )
+            return pa.array(numbers.astype(np.int64)).cast(pa.large_string())
+        row = int((~whole).argmax())
+        raise DataError(f"{name_row(row)}: {name} must be text or whole numbers, not {numbers[row]:g}")
+    raise DataError(f"{name_row(0)}: {name} must be text or whole numbers, not {values.type}; convert it to text")
+
+
+def as_categories(values: Any) -> Strings:
+    """Return text; whole numbers lose their fraction, so that 3.0 (beside a missing value) and 3 are one category.
+
+    >>> as_categories(pa.array([3.0, None, 0.5])).to_pylist()
+    ['3', None, '0.5']
+    """
+    if not pa.types.is_floating(values.type):
+        return values.cast(pa.large_string())
+    values = pc.if_else(pc.is_nan(values), None, values)
+    is_whole = pc.and_(pc.equal(values, pc.floor(values)), pc.less_equal(pc.abs(values), _LARGEST_WHOLE))
+    whole = pc.if_else(is_whole, values, None).cast(pa.int64()).cast(pa.large_string())
+    return pc.if_else(is_whole, whole, values.cast(pa.large_string()))
+
+
+_SECONDS_PER_DAY = 86400
+
+
+def time_parts(values: Any, name: str, name_entry: Callable[[int], str]) -> dict[str, npt.NDArray[np.floating]]:
+    """Return the parts of moments as numbers: hour of the day, day of the week (0 is Monday), days since 1970.
+
+    A date has no hour. Numbers are seconds since 1970; text must be in the form of ISO 8601. A missing moment is NaN.
+
+    >>> parts = time_parts(pa.array(["1970-01-02 06:30:00"]), "at", "row {}".format)
+    >>> {part: values.tolist() for part, values in parts.items()}
+    {'at.hour': [6.5], 'at.weekday': [4.0], 'at.days': [1.2708333]}
+    """
+    moments = _as_moments(values, name, name_entry)
+    clock = {}
+    if not pa.types.is_date(values.type):
+        minutes = pc.add(pc.multiply(pc.hour(moments), 60), pc.minute(moments))
+        clock[f"{name}.hour"] = pc.divide(minutes.cast(pa.float64()), 60)
+    return {
+        part: np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.float64)
+        for part, found in {
+            **clock,
+            f"{name}.weekday": pc.day_of_week(moments).cast(pa.float64()),
+            f"{name}.days": pc.divide(_local_seconds(moments), float(_SECONDS_PER_DAY)),
+        }.items()
+    }
+
+
+def _as_moments(values: Any, name: str, name_entry: Callable[[int], str]) -> Any:
+    if is_moment(values.type):
+        return values if pa.types.is_timestamp(values.type) else values.cast(pa.timestamp("s"))
+    if is_text(values.type):
+        try:
+            return values.cast(pa.timestamp("us"))
+        except pa.ArrowInvalid as error:
+            bad = next(row for row, text in enumerate(values.to_pylist()) if not _is_moment_text(text))
+            raise DataError(
+                f"{name_entry(bad)}: {name} holds {values[bad].as_py()!r}, which is no time such as "
+                "2024-05-31 17:30:00; convert it"
+            ) from error
+    microseconds = pa.array(as_numbers(values, name, name_entry).astype(np.float64) * 1e6, from_pandas=True)
+    return microseconds.cast(pa.int64(), safe=False).cast(pa.timestamp("us"))
+
+
+def _is_moment_text(text: str | None) -> bool:
+    try:
+        pa.scalar(text, pa.large_string()).cast(pa.timestamp("us"))
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _local_seconds(moments: Any) -> Any:
+    local = pc.local_timestamp(moments) if moments.type.tz else moments
+    return pc.divide(local.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).cast(pa.float64()), 1e6)
 
 
 # Impressions
@@ -169,7 +263,7 @@ class ImpressionColumns(NamedTuple):
         for name, field in self.per_list.items():
             is_number = field in _NUMBERS_PER_LIST
             values = columns[name]
-            found[field] = _as_doubles(values, name, name_list) if is_number else as_ids(values, name, source)
+            found[field] = _as_doubles(values, name, name_list) if is_number else as_ids(values, name, name_list)
         if "slots" in found:
             found["slots"] = _as_slots(found["slots"], name_item)
         else:
@@ -198,9 +292,7 @@ def reserved_names(impressions: Impressions | None) -> list[str]:
 
 
 def _as_doubles(values: Any, name: str, name_entry: Callable[[int], str]) -> DoubleArray:
-    """Return numbers as float64; a missing one is NaN, and all may be missing."""
-    if values.null_count == len(values):
-        return np.full(len(values), np.nan)
+    """Return numbers as float64; a missing one is NaN."""
     return np.array(as_numbers(values, name, name_entry), dtype=np.float64)
 
 

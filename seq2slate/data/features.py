@@ -8,23 +8,28 @@ covers the columns of items and those of whole lists (context).
   far out and the rest in one spot. With "standardise" y = x, and with "none" z = x. Means and standard deviations are
   over items, in float64; the rest is float32 arithmetic with one logarithm, so that another runtime can do the same,
   but for the last bits. A column that was constant in training is always 0.
+- A **missing** number (NaN) becomes the mean of the values that are there, which is z = 0 unless the scaling is "none".
+  Each column with missing values in training has an indicator, an input of its own: 1 where the value is missing and 0
+  elsewhere, not scaled. Indicators follow all columns. A column that is missing throughout the training is always 0,
+  without an indicator. With `missing="refuse"` a missing number is an error instead. Infinite ones always are.
 - A **categorical** column becomes integer codes: the known values count from 1, the most frequent first. Code 0 is out
   of vocabulary: missing, unseen, or fewer than `min_count` times in training, so that its embedding is learned from
   rare values and holds for them. A column without a single frequent value stays, with code 0 everywhere.
 
-Columns that were not there in training are ignored; one that was there and is missing now is an error.
+Columns are found by their names, in any order. Those that were not there in training are ignored; one that was there
+and is missing now is an error, but for the categorical column `item_id`, which is made from the ids of the items.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -33,23 +38,19 @@ import pyarrow.compute as pc
 
 from seq2slate.atomic import atomic_path
 from seq2slate.data.letor import COMMENT
-from seq2slate.data.lists import FloatArray, ItemLists, Strings, as_strings
+from seq2slate.data.lists import FloatArray, ItemLists, Strings, as_strings, default_feature_names
+from seq2slate.data.scaling import Locate, Missing, NumberColumns, Scaling
 from seq2slate.errors import DataError, UsageError
 
 Codes: TypeAlias = npt.NDArray[np.int32]
-Scaling: TypeAlias = Literal["signed-log", "standardise", "none"]
-"""How numeric columns are scaled: standardised after a signed logarithm, standardised, or not at all."""
-Locate: TypeAlias = Callable[[int], str]
-"""Names a row in an error message."""
+Column = TypeVar("Column")
 
-CLIP = 10.0
-"""Scaled values are clipped to so many standard deviations: a bounded effect of a broken value in serving."""
-TRANSFORM_FORMAT = 1
-"""The version of the saved JSON; a newer one is refused."""
+TRANSFORM_FORMAT = 2
+"""The version of the saved JSON; a newer one is refused. Version 1 has no indicators, and refuses missing numbers."""
+ITEM_ID = "item_id"
+"""A categorical column of this name holds the ids of the items; where it is missing, it is made from them."""
 NOT_CATEGORIES = (COMMENT,)
 """Columns that are not used unless they are named: the comment at the end of a LETOR line is no category."""
-
-_BLOCK_CELLS = 1 << 20  # values scaled at once: temporary arrays stay below 10 MB
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,59 +58,13 @@ class EncodedLists:
     """The model's inputs of Q lists with T items in all."""
 
     dense: FloatArray
-    """(T, F) scaled numeric columns of the items."""
+    """(T, F + M) scaled numeric columns of the items, and their indicators of missing values."""
     categorical: dict[str, Codes]
     """(T,) codes of the items, by categorical column."""
     context: FloatArray
-    """(Q, C) scaled numeric columns of the lists."""
+    """(Q, C) scaled numeric columns of the lists, and their indicators."""
     context_categorical: dict[str, Codes]
     """(Q,) codes of the lists, by categorical column."""
-
-
-@dataclass(frozen=True, eq=False)
-class NumberColumns:
-    """Numeric columns and their fitted scale: z = clip((y − mean) · inverse_std, ±clip), y = x or its signed log.
-
-    >>> values = np.array([[1.0], [3.0]], dtype=np.float32)
-    >>> columns = NumberColumns.fit(values, ["price"], "standardise", "row {}".format)
-    >>> columns.apply(values, "row {}".format).tolist()
-    [[-1.0], [1.0]]
-    """
-
-    names: tuple[str, ...]
-    scaling: Scaling
-    mean: FloatArray
-    """(F,) of y; 0 for a constant column."""
-    inverse_std: FloatArray
-    """(F,) 1 / std of y; 0 for a constant column."""
-    clip: float = CLIP
-
-    @classmethod
-    def fit(cls, values: FloatArray, names: Sequence[str], scaling: Scaling, locate: Locate) -> NumberColumns:
-        """Fit mean and standard deviation of values (rows, F); without rows every column counts as constant."""
-        if scaling == "none":
-            return cls(tuple(names), scaling, np.zeros(len(names), np.float32), np.ones(len(names), np.float32))
-        mean, std, largest = _moments(_finite_blocks(values, names, locate), len(names), scaling)
-        # A deviation below the resolution of float32 is rounding error, and its inverse might be infinite.
-        constant = std <= np.maximum(largest * np.finfo(np.float32).eps, 1e-30)
-        inverse = np.divide(1, std, out=np.zeros_like(std), where=~constant)
-        return cls(tuple(names), scaling, np.where(constant, 0, mean).astype(np.float32), inverse.astype(np.float32))
-
-    def apply(self, values: FloatArray, locate: Locate) -> FloatArray:
-        """Return the scaled values (rows, F)."""
-        scaled = np.empty_like(values)
-        for start, block in _finite_blocks(values, self.names, locate):
-            scaled[start : start + len(block)] = self._scaled(block)
-        return scaled
-
-    def _scaled(self, block: FloatArray) -> FloatArray:
-        if self.scaling == "none":
-            return block
-        scaled = _signed_log(block) if self.scaling == "signed-log" else block.copy()
-        with np.errstate(over="ignore"):  # a difference beyond float32 is clipped with the rest
-            scaled -= self.mean
-            scaled *= self.inverse_std
-        return np.clip(scaled, -self.clip, self.clip, out=scaled)
 
 
 @dataclass(frozen=True)
@@ -179,37 +134,67 @@ class FeatureTransform:
         categorical: Sequence[str] | None = None,
         context: Sequence[str] | None = None,
         min_count: int = 2,
+        missing: Missing = "impute",
     ) -> FeatureTransform:
         """Fit scales and vocabularies on the training lists; all numeric columns of the items are used.
 
         Args:
             lists: The training lists.
             scaling: Of all numeric columns.
-            categorical: The categorical columns of items to use; all but `NOT_CATEGORIES` if not given.
+            categorical: The categorical columns of items to use; all but `NOT_CATEGORIES` if not given. `item_id` are
+                the ids of the items, also if there is no such column.
             context: The columns of lists to use; all if not given.
             min_count: Values with fewer occurrences are out of vocabulary.
+            missing: What happens to missing numbers, here and wherever the transform is applied.
 
         """
-        if scaling not in get_args(Scaling):
-            raise UsageError(f"there is no scaling {scaling!r}; choose one of {', '.join(get_args(Scaling))}")
+        for what, choice, choices in (("scaling", scaling, get_args(Scaling)), ("missing", missing, get_args(Missing))):
+            if choice not in choices:
+                raise UsageError(f"there is no {what} {choice!r}; choose one of {', '.join(choices)}")
         if min_count < 1:
             raise UsageError(f"min_count must be at least 1, got {min_count}")
         default = [name for name in lists.categorical if name not in NOT_CATEGORIES]
-        of_items = _chosen(lists.categorical, default if categorical is None else categorical, "categorical")
+        named = default if categorical is None else categorical
+        ids = {ITEM_ID: lists.item_ids} if ITEM_ID in named else {}
+        of_items = _chosen({**ids, **lists.categorical}, named, "categorical")
         of_lists = _chosen(lists.context, list(lists.context) if context is None else context, "context")
         numbers = {name: column for name, column in of_lists.items() if isinstance(column, np.ndarray)}
         texts = {name: column for name, column in of_lists.items() if name not in numbers}
         return cls(
-            NumberColumns.fit(lists.features, lists.feature_names, scaling, lists.describe_item),
+            NumberColumns.fit(lists.features, lists.feature_names, scaling, lists.describe_item, missing=missing),
             {name: Vocabulary.fit(column, min_count) for name, column in of_items.items()},
-            NumberColumns.fit(_side_by_side(numbers, len(lists)), list(numbers), scaling, _nth_list),
+            NumberColumns.fit(_side_by_side(numbers, len(lists)), list(numbers), scaling, _nth_list, missing=missing),
             {name: Vocabulary.fit(column, min_count) for name, column in texts.items()},
         )
 
     def apply(self, lists: ItemLists) -> EncodedLists:
         """Return the model's inputs of these lists, after checking that they have the columns of the training lists."""
-        self._check_feature_names(lists.feature_names)
-        return self._encode(lists.features, lists.categorical, lists.context, len(lists), lists.describe_item)
+        categorical = self.with_item_ids(lists.categorical, lists.item_ids)
+        return self._encode(self.raw_features(lists), categorical, lists.context, len(lists), lists.describe_item)
+
+    def raw_features(self, lists: ItemLists) -> FloatArray:
+        """Return (T, F) the numeric columns of the training, raw and in its order, whatever else the lists have.
+
+        A column that holds nothing but nulls, which a reader takes for text, is missing everywhere.
+
+        Raises:
+            DataError: A column of the training is not there.
+
+        """
+        names, features = self.dense.names, lists.features
+        if lists.feature_names == names:
+            return features
+        places = {name: place for place, name in enumerate(lists.feature_names)}
+        if nulls := [name for name in names if name not in places and _is_null(lists.categorical.get(name))]:
+            places |= dict.fromkeys(nulls, lists.n_features)
+            features = np.column_stack([features, np.full(lists.n_items, np.nan, np.float32)])
+        if absent := [name for name in names if name not in places]:
+            raise _absent_features(absent, names, lists.feature_names)
+        return np.take(features, [places[name] for name in names], axis=1)
+
+    def raw_context(self, lists: ItemLists) -> FloatArray:
+        """Return (Q, C) the numeric columns of the lists that the training had, raw."""
+        return self._context_numbers(lists.context, len(lists))
 
     def apply_arrays(
         self,
@@ -220,9 +205,9 @@ class FeatureTransform:
         """Return the model's inputs of one list, as a request carries it.
 
         Args:
-            features: (n, F) numeric columns, in the order of the training lists.
+            features: (n, F) numeric columns, in the order of the training lists; None or NaN for a missing value.
             categorical: The n values of each categorical column; None for a missing value.
-            context: The list's own columns, numeric or categorical.
+            context: The list's own columns, numeric or categorical; None for a missing value.
 
         """
         rows = self.as_rows(features)
@@ -236,6 +221,12 @@ class FeatureTransform:
     def reads_numbers_only(self) -> bool:
         """Whether the numeric columns of the items are the only inputs."""
         return not (self.categorical or self.context.names or self.context_categorical)
+
+    def with_item_ids(self, categorical: Mapping[str, Column], ids: Column) -> Mapping[str, Column]:
+        """Return categorical columns with the ids as `item_id`, if the model reads this column and it is not there."""
+        return (
+            {**categorical, ITEM_ID: ids} if ITEM_ID in self.categorical and ITEM_ID not in categorical else categorical
+        )
 
     def as_rows(self, features: npt.ArrayLike) -> FloatArray:
         """Return the features (n, F) of one list as float32, not yet scaled."""
@@ -251,12 +242,13 @@ class FeatureTransform:
             raise DataError(f"features have shape {rows.shape} instead of (items, {len(names)}): give {_named(names)}")
         return rows
 
-    def check_columns(self, categorical: Collection[str], context: Mapping[str, object]) -> None:
-        """Raise a DataError if a column that the model reads is missing, or text where it was numeric."""
-        _chosen(dict.fromkeys(categorical), self.categorical, "categorical")
+    def check_columns(self, features: FloatArray, categorical: Collection[str], context: Mapping[str, object]) -> None:
+        """Raise a DataError if one list lacks a column that the model reads, or has a number that it refuses."""
+        self.dense.check(features, "item {}".format)
+        _chosen(self.with_item_ids(dict.fromkeys(categorical), None), self.categorical, "categorical")
         of_list = {name: _as_context(name, value) for name, value in context.items()}
-        _chosen(of_list, [*self.context.names, *self.context_categorical], "context")
-        self._check_context(of_list)
+        _chosen(of_list, self.context_categorical, "context")
+        self.context.check(self._context_numbers(of_list, 1), _nth_list)
 
     def out_of_vocabulary_share(self, lists: ItemLists) -> dict[str, float]:
         """Return the share of code 0 by categorical column: unseen in training, rare there, or missing.
@@ -264,7 +256,8 @@ class FeatureTransform:
         The columns of items come first, then those of lists, as "context <name>". Without values the share is 0.
         """
         self._check_context(lists.context)
-        columns = _codes(self.categorical, lists.categorical, "categorical") | {
+        of_items = self.with_item_ids(lists.categorical, lists.item_ids)
+        columns = _codes(self.categorical, of_items, "categorical") | {
             f"context {name}": codes
             for name, codes in _codes(self.context_categorical, lists.context, "context").items()
         }
@@ -278,8 +271,7 @@ class FeatureTransform:
         n_lists: int,
         locate_item: Locate,
     ) -> EncodedLists:
-        self._check_context(context)
-        numbers = _side_by_side(_chosen(context, self.context.names, "context"), n_lists)
+        numbers = self._context_numbers(context, n_lists)
         return EncodedLists(
             self.dense.apply(features, locate_item),
             _codes(self.categorical, categorical, "categorical"),
@@ -287,30 +279,18 @@ class FeatureTransform:
             _codes(self.context_categorical, context, "context"),
         )
 
+    def _context_numbers(self, context: Mapping[str, Any], n_lists: int) -> FloatArray:
+        """Return (Q, C) the numeric columns of lists, raw, after checking the types of all columns."""
+        self._check_context(context)
+        return _side_by_side(_chosen(context, self.context.names, "context"), n_lists)
+
     def _check_context(self, context: Mapping[str, Any]) -> None:
         for name, column in context.items():
             is_number = isinstance(column, np.ndarray)
-            if name in self.context.names and not is_number:
-                raise DataError(
-                    f"context column {name!r} was a number in training and is text or missing: give a number"
-                )
+            if name in self.context.names and not (is_number or _is_null(column)):
+                raise DataError(f"context column {name!r} was a number in training and is text: give a number")
             if name in self.context_categorical and is_number:
                 raise DataError(f"context column {name!r} was text in training and is a number: give text")
-
-    def _check_feature_names(self, names: tuple[str, ...]) -> None:
-        expected = self.dense.names
-        if names == expected:
-            return
-        if len(names) != len(expected):
-            raise DataError(
-                f"the lists have {len(names)} features where the {len(expected)} of the training are needed: "
-                f"{_named(expected)}"
-            )
-        column = next(number for number in range(len(names)) if names[number] != expected[number])
-        raise DataError(
-            f"feature column {column} is {names[column]!r} where {expected[column]!r} stood in training: give the same "
-            "columns in the same order"
-        )
 
     # Saved form
 
@@ -336,9 +316,9 @@ class FeatureTransform:
                     f"{source}: version {version}, but this seq2slate reads up to {TRANSFORM_FORMAT}: update seq2slate"
                 )
             return cls(
-                _number_columns_from_json(content["dense"]),
+                _number_columns_from_json(content["dense"], version),
                 {name: Vocabulary(tuple(values)) for name, values in content["categorical"].items()},
-                _number_columns_from_json(content["context"]),
+                _number_columns_from_json(content["context"], version),
                 {name: Vocabulary(tuple(values)) for name, values in content["context_categorical"].items()},
             )
         except DataError:
@@ -361,49 +341,6 @@ class FeatureTransform:
         return cls.from_json(text, source=str(path))
 
 
-def _signed_log(values: FloatArray) -> FloatArray:
-    """Return sign(x) · log(1 + |x|), within 3e-7; NumPy's log1p is not vectorised and takes three times as long."""
-    sizes = np.abs(values)
-    sums = 1 + sizes
-    lost = sizes - (sums - 1)  # in the sum, to rounding
-    logs: FloatArray = np.log(sums) + lost / sums
-    return np.copysign(logs, values, out=logs)
-
-
-def _moments(
-    blocks: Iterator[tuple[int, FloatArray]], n_columns: int, scaling: Scaling
-) -> tuple[npt.NDArray[np.float64], ...]:
-    """Return the mean, the standard deviation and the largest absolute value (F,) of y.
-
-    Blocks are merged by their means and squared deviations (Chan, Golub and LeVeque), which avoids the cancellation of
-    a sum of squares.
-    """
-    n_rows = 0
-    mean, squares, largest = np.zeros((3, n_columns))
-    for _, raw in blocks:
-        block = (_signed_log(raw) if scaling == "signed-log" else raw).astype(np.float64)
-        largest = np.maximum(largest, np.abs(block).max(axis=0))
-        block_mean = block.mean(axis=0)
-        delta, weight = block_mean - mean, len(block) / (n_rows + len(block))
-        block -= block_mean
-        squares += np.square(block, out=block).sum(axis=0) + delta**2 * (n_rows * weight)
-        mean += delta * weight
-        n_rows += len(block)
-    return mean, np.sqrt(squares / max(n_rows, 1)), largest
-
-
-def _finite_blocks(values: FloatArray, names: Sequence[str], locate: Locate) -> Iterator[tuple[int, FloatArray]]:
-    """Yield (number of the first row, some rows), after checking that no value is NaN or infinite."""
-    n_rows = max(1, _BLOCK_CELLS // max(1, len(names)))
-    for start in range(0, len(values), n_rows):
-        block = values[start : start + n_rows]
-        if not np.isfinite(block).all():
-            row, column = np.argwhere(~np.isfinite(block))[0]
-            value = block[row, column]
-            raise DataError(f"{locate(start + int(row))}: {names[column]!r} is {value:g}; every number must be finite")
-        yield start, block
-
-
 def _nth_list(number: int) -> str:
     return f"the context of list number {number}"
 
@@ -417,6 +354,19 @@ def _chosen(columns: Mapping[str, Any], names: Iterable[str], what: str) -> dict
             raise DataError(f"{what} column {name!r} is missing: add it, or fit without it; {present}")
         chosen[name] = columns[name]
     return chosen
+
+
+def _absent_features(absent: Sequence[str], expected: Sequence[str], present: Sequence[str]) -> DataError:
+    """Return the error for lists that lack feature columns of the training."""
+    cure = "add them, or train without them"
+    if all(tuple(names) == default_feature_names(len(names)) for names in (expected, present)):
+        cure = (
+            f"there are {len(present)} where the training had {len(expected)}. LETOR text may leave out the last ones "
+            f"where they are 0: then add {len(expected)}:0 to its first line, or read_letor(n_features={len(expected)})"
+        )
+    elif present:
+        cure += f"; there are {_named(present)}"
+    return DataError(f"these feature columns of the training are missing: {_named(absent)}; {cure}")
 
 
 def _codes(vocabularies: Mapping[str, Vocabulary], columns: Mapping[str, Any], what: str) -> dict[str, Codes]:
@@ -434,8 +384,13 @@ def _side_by_side(columns: Mapping[str, npt.NDArray[Any]], n_rows: int) -> Float
     table = np.empty((n_rows, len(columns)), dtype=np.float32)
     with np.errstate(over="ignore"):  # a number beyond float32 becomes infinite, which is refused by name
         for number, column in enumerate(columns.values()):
-            table[:, number] = column
+            table[:, number] = column if isinstance(column, np.ndarray) else np.nan
     return table
+
+
+def _is_null(column: Any) -> bool:
+    """Say whether a column is text, and nothing but nulls."""
+    return isinstance(column, pa.Array) and column.null_count == len(column)
 
 
 def _as_texts(name: str, values: Sequence[str | None], n_items: int) -> Strings:
@@ -463,12 +418,19 @@ def _number_columns_to_json(columns: NumberColumns) -> dict[str, Any]:
         "names": list(columns.names),
         "mean": columns.mean.tolist(),
         "inverse_std": columns.inverse_std.tolist(),
+        "missing": columns.missing,
+        "indicators": list(columns.indicators),
     }
 
 
-def _number_columns_from_json(content: Mapping[str, Any]) -> NumberColumns:
-    names = tuple(content["names"])
+def _number_columns_from_json(content: Mapping[str, Any], version: int) -> NumberColumns:
+    if version == 1:
+        content = {**content, "missing": "refuse", "indicators": []}
+    names, indicators = tuple(content["names"]), tuple(content["indicators"])
     mean, inverse_std = (np.array(content[key], dtype=np.float32) for key in ("mean", "inverse_std"))
     if content["scaling"] not in get_args(Scaling) or not mean.shape == inverse_std.shape == (len(names),):
         raise ValueError(f"{len(names)} names, {len(mean)} means, scaling {content['scaling']!r}")
-    return NumberColumns(names, content["scaling"], mean, inverse_std, float(content["clip"]))
+    if content["missing"] not in get_args(Missing) or not set(indicators) <= set(names):
+        raise ValueError(f"missing {content['missing']!r}, indicators {indicators}")
+    clip = float(content["clip"])
+    return NumberColumns(names, content["scaling"], mean, inverse_std, content["missing"], indicators, clip)

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Sequence
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from seq2slate.data.delimited import read_csv, roles_file, write_csv
 from seq2slate.data.jsonl import read_jsonl, write_jsonl
+from seq2slate.data.layouts import Layout
 from seq2slate.data.letor import align_letor, read_letor, write_letor
 from seq2slate.data.lists import ItemLists, Split
-from seq2slate.data.parquet import parquet_files, read_parquet, write_parquet
-from seq2slate.data.tables import Layout, check_same_columns
+from seq2slate.data.parquet import is_own_parquet, parquet_files, read_parquet, write_parquet
+from seq2slate.data.roles import Columns, as_columns
+from seq2slate.data.tables import check_same_columns
 from seq2slate.data.text import AnyPath
 from seq2slate.errors import DataError, UsageError
 
@@ -24,36 +28,63 @@ class FileFormat(NamedTuple):
     """How files of one format are named, read and written."""
 
     suffixes: tuple[str, ...]
-    read: Callable[[AnyPath], ItemLists]
+    read: Callable[..., ItemLists]
+    """Takes the path and, if its columns have names, their roles and whether there must be a label."""
     write: Callable[..., None]
     """Takes the lists and the path, and the layout if there are several."""
+    has_names: bool = False
+    """Whether its columns have names, so that they can have roles."""
     is_text: bool = True
     """Whether the suffix may be followed by .gz."""
     layouts: tuple[Layout, ...] = ("lists",)
-    """What a row may be."""
+    """What a row may be; the first unless somebody says otherwise."""
     align: Callable[[list[ItemLists]], list[ItemLists]] = list
     """Gives files that belong together the same columns, where a file alone does not tell how many there are."""
+    is_own: Callable[[AnyPath], bool] = lambda _: False
+    """Says whether seq2slate wrote a file, so that `columns.toml` beside it is meant for others."""
 
 
 FORMATS = {
     "letor": FileFormat((".txt", ".letor", ".svm", ".svmlight", ".dat"), read_letor, write_letor, align=align_letor),
-    "parquet": FileFormat((".parquet",), read_parquet, write_parquet, is_text=False, layouts=("lists", "items")),
-    "jsonl": FileFormat((".jsonl", ".ndjson"), read_jsonl, write_jsonl),
+    "parquet": FileFormat(
+        (".parquet",),
+        read_parquet,
+        write_parquet,
+        has_names=True,
+        is_text=False,
+        layouts=("lists", "items"),
+        is_own=is_own_parquet,
+    ),
+    "jsonl": FileFormat((".jsonl", ".ndjson"), read_jsonl, write_jsonl, has_names=True),
+    "csv": FileFormat((".csv", ".tsv"), read_csv, write_csv, has_names=True, layouts=("items",)),
 }
 """Every file format, by name."""
 
+SHARED_ROLES = "columns.toml"
+"""The file of roles of all data in a folder."""
 _PART_OF_WORD = {"train": "train", "vali": "valid", "valid": "valid", "validation": "valid", "test": "test"}
 
 
-def read(path_or_paths: AnyPath | Sequence[AnyPath], *, format: str | None = None) -> ItemLists:  # noqa: A002
+def read(
+    path_or_paths: AnyPath | Sequence[AnyPath],
+    columns: Columns | Mapping[str, Any] | None = None,
+    *,
+    format: str | None = None,  # noqa: A002
+    labelled: bool = True,
+    **roles: Any,
+) -> ItemLists:
     r"""Return the lists of a file, of the files that a pattern matches, of several files, or of a folder of Parquet.
 
     Several files must have the same columns, and no list may stand in two of them. LETOR files get as many features as
-    the widest of them.
+    the widest of them. A file `columns.toml` in the folder, or `NAME.columns.toml` for `NAME.csv` alone, may hold the
+    roles of columns, with the keys of `Columns`.
 
     Args:
         path_or_paths: A file, a glob pattern, a folder of Parquet files, or a sequence of these.
+        columns: What each column is, as `Columns`; wins over what a file says.
         format: A name in `FORMATS`; the suffix decides if it is not given.
+        labelled: Whether a declared label has to be there.
+        **roles: Fields of `Columns`, which win over both.
 
     Raises:
         DataError: The file cannot be read as it is; the message names the row or line.
@@ -69,20 +100,29 @@ def read(path_or_paths: AnyPath | Sequence[AnyPath], *, format: str | None = Non
     paths = _expand(path_or_paths)
     if format is not None and format not in FORMATS:
         raise UsageError(f"no format {format!r}; there are {', '.join(FORMATS)}")
-    parts = _read_alike(paths, [format or _format_of(path) for path in paths])
+    given = as_columns(columns, roles)
+    parts = _read_alike(paths, [format or _format_of(path) for path in paths], given, labelled=labelled)
     if len(parts) == 1:
         return parts[0]
     _check_no_list_twice(paths, parts)
     return ItemLists.concat(parts)
 
 
-def read_split(folder: AnyPath, *, prefix: str | None = None) -> Split:
+def read_split(
+    folder: AnyPath,
+    columns: Columns | Mapping[str, Any] | None = None,
+    *,
+    prefix: str | None = None,
+    **roles: Any,
+) -> Split:
     """Return the train, validation and test lists of a folder.
 
     Args:
         folder: Holds `train.txt`, `vali.txt` and `test.txt`, as a fold of LETOR does, or the same names in any format.
             Names may have a prefix, as in Yahoo's `set1.train.txt`. The parts get the same number of features.
+        columns: What each column is, as `Columns`; wins over a file `columns.toml` in the folder.
         prefix: Chooses among several prefixes. Without it, names that have none come first, then `set1`.
+        **roles: Fields of `Columns`, which win over both.
 
     >>> from tempfile import mkdtemp
     >>> lists = ItemLists([[0], [1], [2]], [0, 1, 2, 3], labels=[0, 1, 0])
@@ -92,7 +132,7 @@ def read_split(folder: AnyPath, *, prefix: str | None = None) -> Split:
 
     """
     paths = _parts_of(folder, prefix)
-    return Split(*_read_alike(paths, [_format_of(path) for path in paths]))
+    return Split(*_read_alike(paths, [_format_of(path) for path in paths], as_columns(columns, roles)))
 
 
 def is_split_folder(path: AnyPath) -> bool:
@@ -104,13 +144,14 @@ def is_split_folder(path: AnyPath) -> bool:
     return True
 
 
-def write(lists: ItemLists, path: AnyPath, *, layout: Layout = "lists") -> None:
+def write(lists: ItemLists, path: AnyPath, *, layout: Layout | None = None) -> None:
     """Write lists to a file in the format of its suffix. The file appears whole or not at all.
 
     Args:
         lists: What to write.
         path: The file. Parquet holds everything; what another format cannot hold is a DataError.
-        layout: "lists" for one row per list, "items" for one row per item; only Parquet has the choice.
+        layout: "lists" for one row per list, "items" for one row per item. Only Parquet has the choice, and takes
+            "lists" if it is None.
 
     >>> from tempfile import mkdtemp
     >>> path = Path(mkdtemp()) / "one.jsonl"
@@ -120,6 +161,7 @@ def write(lists: ItemLists, path: AnyPath, *, layout: Layout = "lists") -> None:
 
     """
     form = FORMATS[_format_of(Path(path))]
+    layout = layout or form.layouts[0]
     if layout not in form.layouts:
         able = [suffix for other in FORMATS.values() if layout in other.layouts for suffix in other.suffixes]
         raise UsageError(f"{path}: layout {layout!r} needs a {' or '.join(able)} file")
@@ -129,20 +171,54 @@ def write(lists: ItemLists, path: AnyPath, *, layout: Layout = "lists") -> None:
         form.write(lists, path)
 
 
-def write_split(split: Split, folder: AnyPath, *, layout: Layout = "lists") -> None:
+def write_split(split: Split, folder: AnyPath, *, layout: Layout | None = None) -> None:
     """Write `train.parquet`, `valid.parquet` and `test.parquet`, which `read_split` reads."""
     for name, lists in split._asdict().items():
         write(lists, Path(folder) / f"{name}.parquet", layout=layout)
 
 
-def _read_alike(paths: list[Path], formats: list[str]) -> list[ItemLists]:
+def _read_alike(paths: list[Path], formats: list[str], columns: Columns, *, labelled: bool = True) -> list[ItemLists]:
     """Return the lists of each file, after checking that all have the same columns."""
-    parts = [FORMATS[name].read(path) for path, name in zip(paths, formats, strict=True)]
+    parts = [
+        _read_file(path, FORMATS[name], columns, labelled=labelled) for path, name in zip(paths, formats, strict=True)
+    ]
     if len(set(formats)) == 1:
         parts = FORMATS[formats[0]].align(parts)
     for path, part in zip(paths, parts, strict=True):
         check_same_columns(parts[0], part, str(paths[0]), str(path))
     return parts
+
+
+def _read_file(path: Path, form: FileFormat, columns: Columns, *, labelled: bool) -> ItemLists:
+    if form.has_names:
+        return form.read(path, _with_roles_file(path, form, columns), labelled=labelled)
+    if given := columns.changes():
+        raise UsageError(
+            f"{path}: its columns have no names, so there can be no {next(iter(given))}; roles are for tables, such as "
+            "Parquet and CSV"
+        )
+    return form.read(path)
+
+
+def _with_roles_file(path: Path, form: FileFormat, columns: Columns) -> Columns:
+    """Return the roles that a file beside the data declares, with those that were given in their place."""
+    own, shared = roles_file(path), path.with_name(SHARED_ROLES)
+    if own.exists():
+        return as_columns(load_roles(own), columns.changes())
+    if shared.exists() and not form.is_own(path):
+        return as_columns(load_roles(shared), columns.changes())
+    return columns
+
+
+def load_roles(path: AnyPath) -> Columns:
+    """Return the roles that a TOML file declares, with the keys of `Columns`."""
+    try:
+        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: {error}") from error
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from error
+    return Columns.from_dict(values, str(path))
 
 
 def _expand(path_or_paths: AnyPath | Sequence[AnyPath]) -> list[Path]:
@@ -154,7 +230,8 @@ def _expand(path_or_paths: AnyPath | Sequence[AnyPath]) -> list[Path]:
     path = Path(path_or_paths)
     if path.is_dir():
         if is_split_folder(path):
-            raise DataError(f"{path}: the folder holds a split; read its parts with read_split, or name one of them")
+            names = " or ".join(part.name for part in _parts_of(path, None))
+            raise DataError(f"{path}: the folder holds a split; read its parts with read_split, or name one: {names}")
         return parquet_files(path)
     if not path.exists() and glob.has_magic(str(path)):
         if matches := sorted(glob.glob(str(path))):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from math import isfinite
+from math import isfinite, isnan
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -100,7 +100,7 @@ class Impression:
     shown: Sequence[int]
     """(K,) indices into `items`, from the top slot down."""
     features: FloatArray
-    """(N, F) raw dense columns."""
+    """(N, F) raw dense columns, NaN where a value is missing."""
     latency_ms: float
     feature_names: tuple[str, ...] = ()
     """(F,) `f1`, `f2`, … if none are given."""
@@ -114,8 +114,12 @@ class Impression:
     """(K,) log-probability of the choice for each slot given the slots above it; None if every choice was certain."""
     fallback: str | None = None
     """Why the base order was shown instead of the model's; None if it was not."""
+    fallback_detail: str | None = None
+    """With BAD_FEATURES: the column and the item."""
     draft: Draft | None = None
     """Who placed what, if two arms were interleaved."""
+    titles: Sequence[str | None] | None = None
+    """(N,) what people call the items, shown on the pages and never a feature; None if there are none."""
     clicks: Mapping[int, float] = field(default_factory=dict)
     """From the index of an item to the time of its first click, in seconds since 1970."""
 
@@ -128,10 +132,12 @@ class Impression:
         object.__setattr__(self, "feature_names", tuple(self.feature_names) or default_feature_names(features.shape[1]))
         if len(self.feature_names) != features.shape[1]:
             raise self._error(f"{len(self.feature_names)} feature names for {features.shape[1]} features")
-        if not np.isfinite(features).all():
-            raise self._error("every feature must be finite")
+        if np.isinf(features).any():
+            raise self._error("every feature must be finite or missing")
         if len(set(self.items)) < len(self.items):
             raise self._error("an item occurs twice among the candidates")
+        if self.titles is not None and len(self.titles) != len(self.items):
+            raise self._error(f"{len(self.titles)} titles for {len(self.items)} items")
         for name, values in self.categorical.items():
             if len(values) != len(self.items):
                 raise self._error(f"column {name} has {len(values)} values for {len(self.items)} items")
@@ -254,12 +260,14 @@ def _typed(name: str, values: Any) -> Any:
 def lists_from_impressions(impressions: Sequence[Impression], context: Mapping[str, type] | None = None) -> ItemLists:
     """Return impressions as lists: candidates in base order, clicks as labels, the rest in `ItemLists.impressions`.
 
+    Titles and the details of fallbacks, which are for people, are left out.
+
     A label is 1 for an item that was clicked and 0 for every other, also for those that were not shown.
 
     Args:
         impressions: With the same feature and categorical columns, at least one.
         context: The context columns that the lists get, as `context_types` returns them; if not given, those of these
-            impressions. A text column that an impression does not have is null.
+            impressions. A text column that an impression does not have is null, a numeric one NaN.
 
     >>> one = Impression("s1", 5.0, "u", "autumn", "new", ["a", "b", "c"], [2, 0], np.ones((3, 1)), 1, clicks={2: 7.5})
     >>> lists = lists_from_impressions([one])
@@ -321,7 +329,7 @@ def impressions_from_lists(lists: ItemLists) -> list[Impression]:
     """Return the impression of every list: what `lists_from_impressions` was given.
 
     What the lists do not know is empty text or 0; a click whose time is not known (a positive label) has the time of
-    its impression. A text column of the context that is null comes back as None.
+    its impression. A context column that is null or NaN comes back as None.
 
     Raises:
         DataError: If the lists have no impressions, or lack items that were shown.
@@ -351,7 +359,7 @@ def _impression(one: ItemLists) -> Impression:
         latency_ms=0.0 if seen.latency_ms is None else float(seen.latency_ms[0]),
         feature_names=one.feature_names,
         categorical={column: values.to_pylist() for column, values in one.categorical.items()},
-        context={column: values.tolist()[0] for column, values in one.context.items()} or None,
+        context={column: _context_value(values) for column, values in one.context.items()} or None,
         model=_text(seen.models),
         log_propensities=None if seen.log_propensities is None else seen.log_propensities[shown].tolist(),
         fallback=_text(seen.fallbacks),
@@ -378,23 +386,18 @@ def _clicks(one: ItemLists, seen: Impressions, at: float) -> dict[int, float]:
 def context_types(contexts: Iterable[Mapping[str, ContextValue] | None]) -> dict[str, type]:
     """Return the names of the context columns of some impressions, and whether each holds text or numbers.
 
-    A text may be missing in some impressions, a number may not.
+    Either may be missing in some impressions.
 
     >>> context_types([{"hour": 13, "city": "Bern"}, {"hour": 14}])
     {'city': <class 'str'>, 'hour': <class 'float'>}
     """
     found: dict[str, set[type]] = {}
-    numbers: dict[str, int] = {}
-    total = 0
     for one in contexts:
-        total += 1
         for name, value in (one or {}).items():
             found.setdefault(name, set()).add(_type_of(value))
-            numbers[name] = numbers.get(name, 0) + (_type_of(value) is float)
     for name, types in found.items():
-        if float in types and (str in types or numbers[name] < total):
-            other = "text in others" if str in types else "missing in others"
-            raise DataError(f"context {name!r} is a number in some impressions and {other}")
+        if {float, str} <= types:
+            raise DataError(f"context {name!r} is a number in some impressions and text in others")
     return {name: float if float in types else str for name, types in sorted(found.items())}
 
 
@@ -403,14 +406,18 @@ def _type_of(value: ContextValue) -> type:
 
 
 def _fits(context: Mapping[str, ContextValue], types: Mapping[str, type]) -> bool:
-    given = {name: _type_of(value) for name, value in context.items()}
-    has_numbers = all(given.get(name) is float for name, kind in types.items() if kind is float)
-    return has_numbers and all(name in types and kind in (types[name], type(None)) for name, kind in given.items())
+    return all(name in types and _type_of(value) in (types[name], type(None)) for name, value in context.items())
 
 
 def _context_column(impressions: Sequence[Impression], name: str, kind: type) -> Any:
     values = [(one.context or {}).get(name) for one in impressions]
     return np.array(values, np.float64) if kind is float else pa.array(values, pa.large_string())
+
+
+def _context_value(values: Any) -> ContextValue:
+    """Return the only value of a context column."""
+    value: ContextValue = values.tolist()[0]
+    return None if isinstance(value, float) and isnan(value) else value
 
 
 def is_storable(text: str) -> bool:

@@ -13,8 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from seq2slate.data.assembly import Source
+from seq2slate.data.layouts import table_slices, with_metadata
 from seq2slate.data.lists import ItemLists, default_feature_names
-from seq2slate.data.tables import Source, is_names, join_chunks, table_slices, with_metadata
+from seq2slate.data.plan import is_names, make_plan
+from seq2slate.data.roles import Columns
+from seq2slate.data.tables import join_chunks
 from seq2slate.data.text import AnyPath, line_chunks, text_writer
 from seq2slate.errors import DataError
 
@@ -27,8 +31,10 @@ _NOT_A_COLUMN = (pa.ArrowException, OverflowError, UnicodeEncodeError)
 """What Arrow raises for values of several types, a number beyond 64 bits, and half a surrogate pair."""
 
 
-def read_jsonl(path: AnyPath) -> ItemLists:
+def read_jsonl(path: AnyPath, columns: Columns | None = None, *, labelled: bool = True) -> ItemLists:
     """Return the lists of a file with one JSON object per line; blank lines are skipped.
+
+    `columns` are the roles of its columns; without `labelled` a declared label may be missing.
 
     >>> from pathlib import Path
     >>> from tempfile import mkdtemp
@@ -58,7 +64,9 @@ def read_jsonl(path: AnyPath) -> ItemLists:
     table = pa.concat_tables(tables, promote_options="permissive")
     if names is not None:
         table = with_metadata(table, feature_names=names)
-    return join_chunks(table.schema, table.to_batches(), Source(str(path), lambda row: f"line {line_numbers[row]}"))
+    plan = make_plan(table.schema, columns or Columns(), str(path), labelled=labelled)
+    source = Source(str(path), lambda row: f"line {line_numbers[row]}")
+    return join_chunks(table.schema, table.to_batches(), source, plan=plan)
 
 
 def write_jsonl(lists: ItemLists, path: AnyPath) -> None:

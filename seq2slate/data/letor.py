@@ -4,8 +4,9 @@ scikit-learn parses the file in chunks of whole lines: memory stays near the siz
 rejects is parsed again line by line, to say which line is invalid and why. Query ids may be any text.
 
 A comment that begins with `docid = X` (or `item_id = X`) names the item; the rest of it is kept in a categorical column
-`comment`, and written back. A number beyond float32 becomes the largest float32: Istella marks missing values with
-1.79769313486232e+308, which overflows even float64.
+`comment`, and written back. A feature that a line leaves out is 0; a missing one is written as `nan`. A number beyond
+float32 becomes the largest float32: Istella marks missing values with 1.79769313486232e+308, which overflows even
+float64.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _ROWS_AT_ONCE = 4096
 _HIGHEST_INDEX = 100_000  # far above any data set: a typo in an index should not allocate terabytes
 # Every line with data: its qid, and what stands after the first `#`.
 _ITEM = re.compile(rb"^[^\S\n]*[^\s#]+[^\S\n]+qid:([^\s#]+)[^#\n]*(?:#(.*))?$", re.MULTILINE)
-_WORD = re.compile(rb":[^\s\d]*(?:nan|inf)", re.IGNORECASE)
+_INFINITE = re.compile(rb":[^\s\d]*inf", re.IGNORECASE)
 _LARGEST = np.finfo(np.float32).max
 _TOO_LARGE = 2.0**128 - 2.0**103  # the smallest number that rounds to an infinite float32
 _DOCID = re.compile(rb"\s*(?:docid|item_id)\s*=\s*(\S+)")
@@ -120,7 +121,7 @@ def _parse(chunk: bytes, n_features: int | None, path: AnyPath, first_line: int)
     lines = _ITEM.findall(chunk)
     width = int(values.indices.max(initial=-1)) + 1
     fits = len(labels) == len(lines) and width <= (_HIGHEST_INDEX if n_features is None else n_features)
-    if not (fits and (labels >= 0).all() and np.isfinite(labels).all() and _is_finite(values.data, chunk)):
+    if not (fits and (labels >= 0).all() and np.isfinite(labels).all() and _has_no_infinity(values.data, chunk)):
         raise _fault_of_chunk(chunk, n_features, path, first_line)
     features = np.zeros((len(labels), width), dtype=np.float32)
     rows = np.repeat(np.arange(len(labels)), np.diff(values.indptr))
@@ -137,11 +138,11 @@ def _parse(chunk: bytes, n_features: int | None, path: AnyPath, first_line: int)
     )
 
 
-def _is_finite(values: npt.NDArray[np.float64], chunk: bytes) -> bool:
-    """Say whether no value is NaN or infinite; a numeral that overflows float64 is finite."""
-    if np.isfinite(values).all():
+def _has_no_infinity(values: npt.NDArray[np.float64], chunk: bytes) -> bool:
+    """Say whether no value is infinite; a numeral that overflows float64 is finite."""
+    if not np.isinf(values).any():
         return True
-    return not any(_WORD.search(line.partition(b"#")[0]) for line in chunk.split(b"\n"))
+    return not any(_INFINITE.search(line.partition(b"#")[0]) for line in chunk.split(b"\n"))
 
 
 def _strings(texts: Iterable[bytes | None]) -> Strings:
@@ -231,8 +232,8 @@ def _fault(tokens: list[bytes], n_features: int | None) -> str | None:
         if value is None or not index_text.isdigit():
             return f"{_text(token)!r} is not `index:value`"
         index = int(index_text)
-        if _WORD.search(token):
-            return f"feature {index} is {value:g}; every feature must be finite"
+        if _INFINITE.search(token):
+            return f"feature {index} is {value:g}; every feature must be finite or nan"
         if index < 1:
             return "feature index 0; LETOR counts its features from 1"
         if index <= last:

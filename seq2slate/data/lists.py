@@ -19,6 +19,7 @@ from seq2slate.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from seq2slate.data.impressions import Impressions
+    from seq2slate.data.roles import ColumnRoles
 
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -40,7 +41,7 @@ class Split(NamedTuple):
     test: ItemLists
 
 
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class ItemLists:
     """Lists of candidates, of any length, in base order: position 0 is what the base ranker put first.
 
@@ -51,12 +52,14 @@ class ItemLists:
     >>> lists = ItemLists(features=np.eye(5), offsets=[0, 2, 5], labels=[0, 1, 0, 0, 1])
     >>> len(lists), lists.n_items, lists.lengths.tolist()
     (2, 5, [2, 3])
+    >>> lists
+    <ItemLists: 2 lists, 5 items, 5 features, labels>
     >>> lists[1].item_ids.to_pylist()
     ['0', '1', '2']
     """
 
     features: FloatArray = field(metadata=PER_ITEM)
-    """(T, F) dense columns, raw: normalisation belongs to the model."""
+    """(T, F) dense columns, raw, NaN where a value is missing: normalisation belongs to the model."""
     offsets: IntArray
     """(Q + 1,) where each list begins; the last entry is T."""
     labels: FloatArray | None = field(metadata=PER_ITEM)
@@ -70,13 +73,15 @@ class ItemLists:
     categorical: Mapping[str, Strings] = field(metadata=PER_ITEM)
     """Text columns, one value an item."""
     context: Mapping[str, Any] = field(metadata=PER_LIST)
-    """Columns with one value a list: text (Strings) or numbers (float64)."""
+    """Columns with one value a list: text (Strings) or numbers (float64, NaN where missing)."""
     impressions: Impressions | None
     """What was shown in which slot, with which propensity, to whom, and what was clicked when; None if unknown."""
     relevance: FloatArray | None = field(metadata=PER_ITEM)
     """(T,) grades behind simulated clicks: known to the click model, never a feature."""
     relevance_probability: FloatArray | None = field(metadata=PER_ITEM)
     """(T,) true probability that an item is relevant: known for generated lists only, never a feature."""
+    roles: ColumnRoles | None
+    """What each column of the table was taken for; None if the lists were not read from a table."""
 
     def __init__(
         self,
@@ -91,6 +96,7 @@ class ItemLists:
         impressions: Impressions | None = None,
         relevance: npt.ArrayLike | None = None,
         relevance_probability: npt.ArrayLike | None = None,
+        roles: ColumnRoles | None = None,
     ) -> None:
         """Convert anything array-like; float32 features and large Arrow strings are not copied."""
         set_field = partial(object.__setattr__, self)  # the dataclass is frozen
@@ -107,6 +113,7 @@ class ItemLists:
         set_field("impressions", impressions)
         set_field("relevance", _as_floats(relevance))
         set_field("relevance_probability", _as_floats(relevance_probability))
+        set_field("roles", roles)
         self._check_shapes()
 
     def _check_shapes(self) -> None:
@@ -116,6 +123,18 @@ class ItemLists:
             for name, values in _columns(self, axis):
                 if len(values) != length:
                     raise DataError(f"{name} has {len(values)} values for {length} {axis}s")
+
+    def __repr__(self) -> str:
+        counts = {
+            "lists": len(self),
+            "items": self.n_items,
+            "features": self.n_features,
+            "categorical columns": len(self.categorical),
+            "context columns": len(self.context),
+        }
+        shown = [f"{count:,} {name}" for name, count in counts.items() if count or name in ("lists", "items")]
+        shown += [name for name in ("labels", "relevance", "impressions") if getattr(self, name) is not None]
+        return f"<ItemLists: {', '.join(shown)}>"
 
     # Sizes
 
@@ -152,6 +171,16 @@ class ItemLists:
         """Size of all columns in bytes."""
         columns = [*_columns(self, "item"), *_columns(self, "list")]
         return int(self.offsets.nbytes + sum(values.nbytes for _, values in columns))
+
+    # Ids as they came in
+
+    def original_list_ids(self) -> Any:
+        """Return the ids of the lists (Q,) in the Arrow type that they were read in, such as int64."""
+        return _restored(self.list_ids, None if self.roles is None else self.roles.list_id_type)
+
+    def original_item_ids(self) -> Any:
+        """Return the ids of the items (T,) in the Arrow type that they were read in, such as int64."""
+        return _restored(self.item_ids, None if self.roles is None else self.roles.item_id_type)
 
     # Choosing lists
 
@@ -206,7 +235,8 @@ class ItemLists:
             if difference := _column_difference(first, part):
                 raise DataError(f"part {number} does not have the columns of part 0: {difference}")
         offsets = offsets_from_lengths(np.concatenate([part.lengths for part in parts]))
-        return replace(first, offsets=offsets, **_joined(parts))
+        roles = first.roles if all(part.roles == first.roles for part in parts) else None
+        return replace(first, offsets=offsets, roles=roles, **_joined(parts))
 
     def split(self, *fractions: float, seed: int) -> tuple[ItemLists, ...]:
         """Return a random part of the lists per fraction, and the rest as the last part.
@@ -302,8 +332,9 @@ class ItemLists:
             locate_list: The same for a list (Q,).
 
         Raises:
-            DataError: For a NaN or infinite number, a negative label, a probability outside [0, 1], a missing id, an
-                item id that occurs twice in one list, and what `Impressions.check` refuses.
+            DataError: For an infinite number, a NaN that is neither a feature nor context, where it stands for a
+                missing value, a negative label, a probability outside [0, 1], a missing id, an item id that occurs
+                twice in one list, and what `Impressions.check` refuses.
         """
         where, where_list = locate or self.describe_item, locate_list or self._describe_list
         self._check_finite(where, where_list)
@@ -336,12 +367,12 @@ class ItemLists:
 
     def _check_finite(self, where: Callable[[int], str], where_list: Callable[[int], str]) -> None:
         for start in range(0, self.n_items, 65536):  # in blocks: the mask of a large matrix is large too
-            finite = np.isfinite(self.features[start : start + 65536])
-            if not finite.all():
-                row, column = np.argwhere(~finite)[0]
+            infinite = np.isinf(self.features[start : start + 65536])
+            if infinite.any():
+                row, column = np.argwhere(infinite)[0]
                 value, name = self.features[start + row, column], self.feature_names[column]
                 raise DataError(
-                    f"{where(start + int(row))}: feature {name!r} is {value:g}; every feature must be finite"
+                    f"{where(start + int(row))}: feature {name!r} is {value:g}; every feature must be finite or missing"
                 )
         for field_name in ("labels", "relevance"):
             values = getattr(self, field_name)
@@ -349,9 +380,11 @@ class ItemLists:
                 row = int((~np.isfinite(values)).argmax())
                 raise DataError(f"{where(row)}: {field_name} hold {values[row]:g}; every one must be finite")
         for name, values in self.context.items():
-            if isinstance(values, np.ndarray) and not np.isfinite(values).all():
-                q = int((~np.isfinite(values)).argmax())
-                raise DataError(f"{where_list(q)}: context column {name!r} is {values[q]:g}; every one must be finite")
+            if isinstance(values, np.ndarray) and np.isinf(values).any():
+                q = int(np.isinf(values).argmax())
+                raise DataError(
+                    f"{where_list(q)}: context column {name!r} is {values[q]:g}; every one must be finite or missing"
+                )
 
     def _first_duplicate(self) -> int | None:
         """Return the row of the first item whose id occurred earlier in its list."""
@@ -468,6 +501,16 @@ def as_strings(values: Any) -> Strings:
 def numbers_as_strings(values: IntArray) -> Strings:
     """Return whole numbers as text."""
     return pa.array(values).cast(pa.large_string())
+
+
+def _restored(ids: Strings, kind: str | None) -> Any:
+    """Return ids in another Arrow type; as text if one of them, such as "7~1", has been changed since."""
+    if kind is None or kind.endswith("string"):
+        return ids
+    try:
+        return ids.cast(pa.type_for_alias(kind))
+    except pa.ArrowInvalid:
+        return ids
 
 
 def _checked_offsets(offsets: npt.ArrayLike, n_items: int) -> IntArray:

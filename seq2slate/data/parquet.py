@@ -5,7 +5,7 @@ The columns and the two layouts are those of `seq2slate.data.tables`; error mess
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,46 +14,49 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from seq2slate.atomic import atomic_path
+from seq2slate.data.assembly import Source
+from seq2slate.data.layouts import Layout, table_slices
 from seq2slate.data.lists import ItemLists
-from seq2slate.data.tables import (
-    Layout,
-    Source,
-    check_same_columns,
-    from_table,
-    iterate_chunks,
-    join_chunks,
-    table_slices,
-    to_table,
-)
+from seq2slate.data.plan import METADATA, Plan, make_plan
+from seq2slate.data.roles import Columns, as_columns
+from seq2slate.data.tables import check_same_columns, iterate_chunks, join_chunks
 from seq2slate.data.text import AnyPath
 from seq2slate.errors import DataError, UsageError
-
-__all__ = ["from_table", "parquet_files", "read_parquet", "stream_parquet", "to_table", "write_parquet"]
 
 _VALUES_PER_BATCH = 2**22
 _BUFFER_BYTES = 2**20  # not a whole row group at once: some files have only one
 
 
-def read_parquet(path: AnyPath) -> ItemLists:
+def read_parquet(path: AnyPath, columns: Columns | None = None, *, labelled: bool = True) -> ItemLists:
     """Return the lists of a Parquet file, with one row per list or one row per item.
 
-    The file is converted in batches: memory peaks at about twice the size of the result.
+    The file is converted in batches: memory peaks at about twice the size of the result. The rows of a list must be
+    adjacent. `columns` are the roles of its columns; without `labelled` a declared label may be missing.
     """
     with _opened(path) as file:
-        return join_chunks(file.schema_arrow, _batches(file), Source(str(path)))
+        plan = make_plan(file.schema_arrow, columns or Columns(), str(path), labelled=labelled)
+        return join_chunks(file.schema_arrow, _batches(file, plan), Source(str(path)), plan=plan)
 
 
-def stream_parquet(path: AnyPath, *, lists_per_chunk: int = 1024) -> Iterator[ItemLists]:
+def stream_parquet(
+    path: AnyPath,
+    columns: Columns | Mapping[str, Any] | None = None,
+    *,
+    lists_per_chunk: int = 1024,
+    **roles: Any,
+) -> Iterator[ItemLists]:
     """Yield the lists of a file, or of all Parquet files of a folder in the order of their names, in chunks.
 
     Every chunk but the last has `lists_per_chunk` lists. Memory holds that many and one batch of a file. In the item
-    layout, a list whose rows are not consecutive is not detected: that would take the ids of all lists.
+    layout, a list whose rows are not consecutive is not detected: that would take the ids of all lists. `columns` and
+    `roles` are those of `from_table`.
     """
+    asked = as_columns(columns, roles)
     if lists_per_chunk < 1:
         raise UsageError(f"lists_per_chunk must be at least 1, got {lists_per_chunk}")
     waiting: list[ItemLists] = []
     n_waiting = 0
-    for chunk in _file_chunks(parquet_files(path)):
+    for chunk in _file_chunks(parquet_files(path), asked):
         waiting.append(chunk)
         n_waiting += len(chunk)
         if n_waiting < lists_per_chunk:
@@ -108,11 +111,12 @@ def parquet_files(path: AnyPath) -> list[Path]:
     return files
 
 
-def _file_chunks(files: list[Path]) -> Iterator[ItemLists]:
+def _file_chunks(files: list[Path], columns: Columns) -> Iterator[ItemLists]:
     first: ItemLists | None = None
     for path in files:
         with _opened(path) as file:
-            for chunk in iterate_chunks(file.schema_arrow, _batches(file), Source(str(path))):
+            plan = make_plan(file.schema_arrow, columns, str(path))
+            for chunk in iterate_chunks(file.schema_arrow, _batches(file, plan), Source(str(path)), plan=plan):
                 if first is None:
                     first = chunk[:0]
                 check_same_columns(first, chunk, str(files[0]), str(path))
@@ -130,12 +134,18 @@ def _opened(path: AnyPath) -> Iterator[Any]:
         raise DataError(f"{path}: not a Parquet file, or cut off or damaged: {error}") from error
 
 
-def _batches(file: Any) -> Iterator[Any]:
-    """Yield the rows in batches of bounded size."""
+def is_own_parquet(path: AnyPath) -> bool:
+    """Say whether seq2slate wrote a Parquet file, so that its columns are what they say."""
+    with _opened(path) as file:
+        return bool((file.schema_arrow.metadata or {}).get(METADATA))
+
+
+def _batches(file: Any, plan: Plan) -> Iterator[Any]:
+    """Yield the rows in batches of bounded size, with the columns that the plan reads."""
     values = sum(
         file.metadata.row_group(group).column(column).num_values
         for group in range(file.num_row_groups)
         for column in range(file.metadata.num_columns)
     )
     rows = file.metadata.num_rows * _VALUES_PER_BATCH // max(1, values)
-    yield from file.iter_batches(batch_size=max(1, min(rows, _VALUES_PER_BATCH)))
+    yield from file.iter_batches(batch_size=max(1, min(rows, _VALUES_PER_BATCH)), columns=plan.read)

@@ -1,16 +1,20 @@
-"""Rankers and slates: the one protocol of everything that orders items, and what the package does with slates.
+"""Rankers and slates: the one protocol of everything that orders items, the two orders that learn nothing, and slates.
 
 A slate (B, K) holds indices into each list as given, best first, and `NO_ITEM` in the slots that the list cannot fill.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from hashlib import blake2b
+from numbers import Real
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from seq2slate.data.lists import Batch, BoolArray, IntArray, ItemLists
+from seq2slate.errors import UsageError
 
 NO_ITEM = -1
 """Pads a slate with more slots than the list has items."""
@@ -22,6 +26,42 @@ class Ranker(Protocol):
     def rank(self, batch: Batch, k: int | None = None) -> IntArray:
         """Return slates (B, K), K = min(k, N); without k, every item is placed."""
         ...
+
+
+@dataclass(frozen=True)
+class BaseOrder:
+    """Every list as the base ranker ordered it: what all others are measured against.
+
+    >>> lists = ItemLists(features=np.zeros((5, 1)), offsets=[0, 2, 5])
+    >>> BaseOrder().rank(lists.batch()).tolist()
+    [[0, 1, -1], [0, 1, 2]]
+    """
+
+    def rank(self, batch: Batch, k: int | None = None) -> IntArray:
+        """Return slates (B, K) that keep the order given."""
+        return base_slates(batch.mask, k)
+
+
+@dataclass(frozen=True)
+class RandomOrder:
+    """Every list in a random order, which depends on the seed and on the list's id: the batch plays no part in it."""
+
+    seed: int = 0
+
+    def rank(self, batch: Batch, k: int | None = None) -> IntArray:
+        """Return slates (B, K) in random order."""
+        scores = np.zeros(batch.mask.shape)
+        for row, key in zip(scores, list_keys(batch.lists), strict=True):
+            np.random.default_rng((self.seed, key)).random(out=row)
+        return slates_from_scores(scores, batch.mask, k)
+
+
+def list_keys(lists: ItemLists) -> list[int]:
+    """Return a number for each list, made from its id: with a seed it seeds random numbers of the list's own.
+
+    Unlike `hash`, it is the same in every process.
+    """
+    return [int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) for name in lists.list_ids.to_pylist()]
 
 
 def slates_from_scores(scores: npt.NDArray[np.floating], mask: BoolArray, k: int | None = None) -> IntArray:
@@ -92,6 +132,19 @@ def slot_of_item(slates: IntArray, mask: BoolArray) -> IntArray:
     return slots[:, :n_items]
 
 
+def check_slots(k: Any) -> int | None:
+    """Return a number of slots as an int; None stays, and anything but a whole number above 0 is a UsageError.
+
+    >>> check_slots(3.0), check_slots(None)
+    (3, None)
+    """
+    if k is None:
+        return None
+    if isinstance(k, bool | str) or not isinstance(k, Real) or not float(k).is_integer() or float(k) < 1:
+        raise UsageError(f"k is the number of slots, a whole number of at least 1, not {k!r}")
+    return int(float(k))
+
+
 def rank_lists(ranker: Ranker, lists: ItemLists, k: int | None = None, *, batch_size: int = 256) -> IntArray:
     """Return the slates (Q, K) of all lists, in the order of the lists; they are ranked in batches of similar length.
 
@@ -99,6 +152,7 @@ def rank_lists(ranker: Ranker, lists: ItemLists, k: int | None = None, *, batch_
     >>> rank_lists(BaseOrder(), ItemLists([[0], [0], [0]], [0, 2, 3])).tolist()
     [[0, 1], [0, -1]]
     """
+    k = check_slots(k)
     slates = empty_slates(lists.lengths, k)
     for batch in lists.batches(batch_size):
         ranked = ranker.rank(batch, k)

@@ -14,6 +14,7 @@ from seq2slate.data.lists import ItemLists
 
 _PERCENTAGES = (0, 25, 50, 75, 95, 100)
 _MOST_SHOWN = 12
+_ROWS_AT_ONCE = 1 << 16  # the mask of a large matrix is large, too
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Summary:
     """Lists without a label above 0, empty lists included; None without labels."""
     constant_features: tuple[str, ...]
     """Features with zero variance."""
+    missing_features: Mapping[str, float]
+    """Feature → share of the items for which it is missing; only those that some items lack."""
     categorical: Mapping[str, int]
     """Column → number of distinct values."""
     context: Mapping[str, int]
@@ -60,6 +63,7 @@ class Summary:
             "labels": _label_text(self.label_shares),
             "lists without positives": _count_text(self.lists_without_positives),
             "features without variance": _some(self.constant_features),
+            "missing features": _some([f"{name}: {share:.1%}" for name, share in self.missing_features.items()]),
             "categorical (distinct)": _some([f"{name} ({count:,})" for name, count in self.categorical.items()]),
             "context (distinct)": _some([f"{name} ({count:,})" for name, count in self.context.items()]),
             "memory": f"{self.bytes / 2**20:,.1f} MB",
@@ -69,7 +73,7 @@ class Summary:
 
 
 def summarise(lists: ItemLists) -> Summary:
-    """Return summary statistics: list lengths, labels, constant features and distinct values.
+    """Return summary statistics: list lengths, labels, constant and missing features, and distinct values.
 
     >>> import numpy as np
     >>> summary = summarise(ItemLists(np.array([[1, 5], [2, 5], [3, 5]]), [0, 2, 3, 3], labels=[0, 1, 0]))
@@ -90,6 +94,7 @@ def summarise(lists: ItemLists) -> Summary:
         label_shares=_label_shares(lists),
         lists_without_positives=_count_without_positives(lists),
         constant_features=_constant_features(lists),
+        missing_features=_missing_features(lists),
         categorical={name: _count_distinct(values) for name, values in lists.categorical.items()},
         context={name: _count_distinct(values) for name, values in lists.context.items()},
         bytes=lists.nbytes,
@@ -112,8 +117,18 @@ def _count_without_positives(lists: ItemLists) -> int | None:
 def _constant_features(lists: ItemLists) -> tuple[str, ...]:
     if not lists.n_items:
         return ()
-    constant = lists.features.min(axis=0) == lists.features.max(axis=0)
+    # Of the values that are there; a column without any is constant, too.
+    least, most = np.fmin.reduce(lists.features), np.fmax.reduce(lists.features)
+    constant = (least == most) | np.isnan(least)
     return tuple(np.array(lists.feature_names, dtype=object)[constant])
+
+
+def _missing_features(lists: ItemLists) -> dict[str, float]:
+    counts = np.zeros(lists.n_features, dtype=np.int64)
+    for start in range(0, lists.n_items, _ROWS_AT_ONCE):
+        counts += np.isnan(lists.features[start : start + _ROWS_AT_ONCE]).sum(axis=0)
+    pairs = zip(lists.feature_names, counts.tolist(), strict=True)
+    return {name: count / lists.n_items for name, count in pairs if count}
 
 
 def _count_distinct(values: Any) -> int:

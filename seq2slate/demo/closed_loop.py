@@ -67,8 +67,11 @@ def running_service(folder: DemoFolder, *, max_items: int) -> Iterator[str]:
     command = [sys.executable, "-m", "seq2slate.cli", "serve", "--experiment", str(folder.experiment)]
     command += ["--log", str(folder.log), "--port", "0", "--max-items", str(max_items)]
     command += ["--deadline-ms", str(_DEADLINE_MS)]
-    with _termination_as_interrupt(), folder.errors.open("w", encoding="utf-8") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+    with (
+        _termination_as_interrupt(),
+        folder.errors.open("w", encoding="utf-8") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
         try:
             yield _address(process, folder)
         finally:
@@ -103,9 +106,6 @@ def _stop(process: subprocess.Popen[str]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    finally:
-        if process.stdout is not None:
-            process.stdout.close()
 
 
 @contextmanager

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from seq2slate.demo.closed_loop import BASE, SLOTS, ClosedLoop, next_commands, verdict
 from seq2slate.demo.folder import DemoFolder
 from seq2slate.evaluation.figures import difference_picture, rate_picture
 from seq2slate.evaluation.report import write_page
-from seq2slate.experiments.analysis import Analysis, ArmResult, Rate
+from seq2slate.experiments.analysis import Analysis, ArmResult
 from seq2slate.experiments.statistics import Interval
 from seq2slate.html import Html, Section, element, table
+from seq2slate.serving.web.words import p_value, per_100, percent, span, with_interval
 
 
 def write_demo_report(folder: DemoFolder, loop: ClosedLoop) -> None:
@@ -75,7 +77,7 @@ def _steps(loop: ClosedLoop) -> Iterator[str]:
 
 def _arm_table(arms: Sequence[ArmResult]) -> Html:
     rows = [
-        [arm.arm, *(f"{n:,}" for n in (arm.units, arm.impressions, arm.fallbacks, arm.clicks)), _rate(arm.ctr)]
+        [arm.arm, *(f"{n:,}" for n in (arm.units, arm.impressions, arm.fallbacks, arm.clicks)), with_interval(arm.ctr)]
         for arm in arms
     ]
     return table(["arm", "visitors", "slates", "fallbacks", "clicks", "clicks in 100 slates"], rows)
@@ -85,11 +87,11 @@ def _differences(analysis: Analysis) -> Iterator[Html]:
     rows = [
         [
             arm.arm,
-            f"{100 * found.value:+.2f}",
-            f"{found.lift:+.1%}",
-            _interval(found.fixed_horizon, "+"),
-            _interval(found.always_valid, "+"),
-            "–" if found.always_valid_p is None else f"{found.always_valid_p:.2g}",
+            per_100(found.value, signed=True),
+            percent(found.lift, signed=True),
+            span(found.fixed_horizon, signed=True),
+            span(found.always_valid, signed=True),
+            p_value(found.always_valid_p),
         ]
         for arm in analysis.arms
         if (found := arm.against_control) is not None
@@ -107,18 +109,9 @@ def _differences(analysis: Analysis) -> Iterator[Html]:
 
 
 def _position_table(arms: Sequence[ArmResult]) -> Html:
+    by_slot = zip_longest(*(arm.positions for arm in arms))
     rows = [
-        [str(n + 1), *(_rate(arm.positions[n].ctr if n < len(arm.positions) else None) for arm in arms)]
-        for n in range(max(len(arm.positions) for arm in arms))
+        [str(number), *(with_interval(slot.ctr if slot else None) for slot in slots)]
+        for number, slots in enumerate(by_slot, start=1)
     ]
     return table(["position", *(arm.arm for arm in arms)], rows)
-
-
-def _rate(rate: Rate | None) -> str:
-    if rate is None:
-        return "–"
-    return f"{100 * rate.value:.2f}" + ("" if rate.interval is None else f" ({_interval(rate.interval)})")
-
-
-def _interval(interval: Interval | None, sign: str = "") -> str:
-    return "–" if interval is None else f"{100 * interval.low:{sign}.2f} … {100 * interval.high:{sign}.2f}"

@@ -17,10 +17,9 @@ from rich.text import Text
 
 from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
 from seq2slate.baselines.linear import RidgeRanker
-from seq2slate.baselines.order import RandomOrder
 from seq2slate.data.files import write
 from seq2slate.data.lists import ItemLists
-from seq2slate.data.ranker import Ranker, reorder_lists
+from seq2slate.data.ranker import RandomOrder, Ranker, reorder_lists
 from seq2slate.data.summary import summarise
 from seq2slate.demo.folder import DemoFolder, fresh_folder
 from seq2slate.evaluation.evaluate import Evaluation, evaluate

@@ -10,11 +10,13 @@ The p-values are not corrected for the number of rankers and measures: with many
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from io import StringIO
 from itertools import product
 from math import isnan
+from typing import Any
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -22,10 +24,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from seq2slate.baselines.order import BaseOrder
+from seq2slate.data.checks import label_problems
+from seq2slate.data.inputs import as_lists
 from seq2slate.data.lists import Batch, IntArray, ItemLists
-from seq2slate.data.ranker import NO_ITEM, Ranker, slot_of_item
-from seq2slate.errors import DataError, UsageError
+from seq2slate.data.ranker import NO_ITEM, BaseOrder, Ranker, check_slots, slot_of_item
+from seq2slate.data.roles import Columns
+from seq2slate.errors import DataError, DataWarning, UsageError
 from seq2slate.evaluation.comparison import share_text
 from seq2slate.evaluation.statistics import (
     bootstrap_interval,
@@ -34,6 +38,7 @@ from seq2slate.evaluation.statistics import (
     randomisation_test,
     share_of_gap,
 )
+from seq2slate.html import element, table
 from seq2slate.metrics import DEFAULT_MEASURES, Measure, NoPositives, Values, measure_ranker
 from seq2slate.progress import track
 from seq2slate.simulation.click_models import ClickModel, shown_clicks
@@ -109,18 +114,10 @@ class Evaluation:
     def to_json(self) -> str:
         """Return everything but the per-list values as strict JSON; NaN is null."""
         rows = [{name: none_if_nan(value) for name, value in asdict(row).items()} for row in self.rows]
-        settings = {
-            "n_lists": self.n_lists,
-            "n_without_positives": self.n_without_positives,
-            "no_positives": self.no_positives,
-            "baseline": self.baseline,
-            "ceiling": self.ceiling,
-            "seed": self.seed,
-            "repeats": self.repeats,
-            "interval": {"level": _LEVEL, "resamples": _RESAMPLES},
-            "test": {"sign_flips": _SIGN_FLIPS},
-        }
-        return json.dumps({**settings, "rows": rows}, indent=2, allow_nan=False)
+        content = {name: value for name, value in vars(self).items() if name not in ("rows", "per_list")}
+        content["interval"] = {"level": _LEVEL, "resamples": _RESAMPLES}
+        content["test"] = {"sign_flips": _SIGN_FLIPS}
+        return json.dumps({**content, "rows": rows}, indent=2, allow_nan=False)
 
     def table(self) -> Table:
         """Return a table for people: a row a ranker, a column a measure, and notes on how to read it."""
@@ -129,9 +126,8 @@ class Evaluation:
         table.caption, table.caption_justify = footer, "left"
         for header in ("ranker", *self.measures):
             table.add_column(header, min_width=max(map(len, header.split())), overflow="fold")
-        by_key = {(row.ranker, row.measure): row for row in self.rows}
         for name in self.rankers:
-            cells = [by_key[name, measure] for measure in self.measures]
+            cells = [row for row in self.rows if row.ranker == name]
             table.add_row(Text(name), *map(_mean_cell, cells))
             if self.ceiling and name not in (BASE, *self.ceiling):
                 table.add_row("  gap closed", *(share_text(cell.gap_closed) or "-" for cell in cells))
@@ -142,6 +138,12 @@ class Evaluation:
         with console.capture() as captured:
             console.print(self.table())
         return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+    def _repr_html_(self) -> str:
+        cells = [[_mean_cell(self.row(name, measure)) for measure in self.measures] for name in self.rankers]
+        rows = [[name, *row] for name, row in zip(self.rankers, cells, strict=True)]
+        notes = [element("li", note) for note in self._footer()]
+        return table(["ranker", *self.measures], rows) + element("ul", *notes)
 
     def _footer(self) -> Iterator[str]:
         yield f"mean over lists ± half the width of its {_LEVEL:.0%} bootstrap interval ({_RESAMPLES:,} resamples)"
@@ -168,8 +170,8 @@ class Evaluation:
 
 
 def evaluate(
-    rankers: Mapping[str, Ranker],
-    lists: ItemLists,
+    rankers: Ranker | Mapping[str, Ranker],
+    data: Any,
     *,
     measures: Iterable[Measure | str] = DEFAULT_MEASURES,
     user: ClickModel | None = None,
@@ -179,12 +181,14 @@ def evaluate(
     k: int | None = None,
     seed: int = 0,
     no_positives: NoPositives = "skip",
+    columns: Columns | Mapping[str, Any] | None = None,
 ) -> Evaluation:
     """Rank all lists with every ranker and compare the rankers list by list.
 
     Args:
-        rankers: Rankers by name. The base order is added under the name "base", unless one of that name is given.
-        lists: Labelled lists in base order.
+        rankers: Rankers by name, or one ranker. The base order is added under the name "base", unless one of that name
+            is given.
+        data: Labelled lists in base order, in any form that `as_lists` knows.
         measures: Measures of the logged labels, such as "NDCG@10".
         user: A click model that is shown the new slates; adds re-shown clicks@5 and re-shown clicks@10.
         repeats: How often a random user scans each slate.
@@ -193,6 +197,7 @@ def evaluate(
         k: How many slots to fill; all if None.
         seed: Of the user, the bootstrap and the test.
         no_positives: The value of a list without positives: "skip" leaves it out of the mean, "zero" is 0, "one" is 1.
+        columns: Roles of the columns, if the data is a table or a file; those that a fitted ranker knows if None.
 
     Returns:
         Means, 95% intervals, p-values against the baseline and shares of the gap, and the values of every list.
@@ -206,7 +211,12 @@ def evaluate(
     >>> evaluate({}, lists, measures=["MRR"]).row("base", "MRR").mean
     0.75
     """
-    compared: dict[str, Ranker] = {BASE: BaseOrder(), **rankers}
+    named = _named(rankers)
+    compared: dict[str, Ranker] = {BASE: BaseOrder(), **named}
+    if columns is None:
+        known = (getattr(one, "columns_", None) for one in named.values())
+        columns = next((found for found in known if found is not None), None)
+    lists, k = as_lists(data, columns, name="data"), check_slots(k)
     parsed = [measure if isinstance(measure, Measure) else Measure.parse(measure) for measure in measures]
     ceilings = (ceiling,) if isinstance(ceiling, str) else tuple(ceiling)
     for name in (baseline, *ceilings):
@@ -214,28 +224,48 @@ def evaluate(
             raise UsageError(f"there is no ranker {name!r} to compare with; there are {', '.join(compared)}")
     if lists.labels is None:
         raise DataError("these lists have no labels, and a ranking cannot be evaluated without: give clicks or grades")
+    for problem in label_problems(lists):
+        warnings.warn(problem, DataWarning, stacklevel=2)
     per_list: PerList = {}
     checked = {name: CheckedRanker(name, ranker, len(lists)) for name, ranker in compared.items()}
     for name, one in checked.items():
         values = measure_ranker(one, lists, parsed, k=k, no_positives=no_positives, description=f"ranking: {name}")
         per_list |= {(name, str(measure)): of_lists for measure, of_lists in values.items()}
     if user is not None:
-        for name, one in track(checked.items(), "re-showing"):
-            clicks = shown_clicks(user, lists, one.first_slots, repeats=repeats, seed=seed)
-            per_list |= {(name, shown): values for shown, values in clicks_at_cuts(clicks).items()}
+        per_list |= _shown_values(checked, lists, user, repeats, seed)
     cells = list(product(compared, dict.fromkeys(measure for _, measure in per_list)))
-    positives = np.bincount(lists.list_index[lists.labels > 0], minlength=len(lists))
     return Evaluation(
         rows=tuple(_row(*cell, per_list, baseline, ceilings, seed) for cell in track(cells, "comparing")),
         per_list=per_list,
         n_lists=len(lists),
-        n_without_positives=int((positives == 0).sum()),
+        n_without_positives=len(lists) - len(np.unique(lists.list_index[lists.labels > 0])),
         no_positives=no_positives,
         baseline=baseline,
         ceiling=ceilings,
         seed=seed,
         repeats=None if user is None else repeats,
     )
+
+
+def _named(rankers: Any) -> dict[str, Ranker]:
+    """Return rankers by name; one alone is called by its own name, or by that of its class."""
+    if hasattr(rankers, "rank"):
+        return {str(getattr(rankers, "name", type(rankers).__name__)): rankers}
+    if isinstance(rankers, Mapping) and all(hasattr(one, "rank") for one in rankers.values()):
+        return dict(rankers)
+    raise UsageError(
+        f"evaluate takes a ranker or a dict of rankers first, then the lists; got {type(rankers).__name__}"
+    )
+
+
+def _shown_values(
+    checked: Mapping[str, CheckedRanker], lists: ItemLists, user: ClickModel, repeats: int, seed: int
+) -> PerList:
+    found: PerList = {}
+    for name, one in track(checked.items(), "re-showing"):
+        clicks = shown_clicks(user, lists, one.first_slots, repeats=repeats, seed=seed)
+        found |= {(name, measure): values for measure, values in clicks_at_cuts(clicks).items()}
+    return found
 
 
 def clicks_at_cuts(clicks: Values) -> dict[str, Values]:

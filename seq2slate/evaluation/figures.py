@@ -83,16 +83,15 @@ def themed(chart: Any, title: str, subtitle: str | Sequence[str] = "") -> Chart:
 # The means of a table
 
 
-def interval_picture(rows: Rows, title: str = "", metric: str | None = None) -> Chart | None:
-    """Draw a dot and an interval for each ranker, best on top, between the base order and the ceiling.
+def interval_picture(rows: Rows, title: str = "") -> Chart | None:
+    """Draw a dot and an interval for each ranker by the main metric, best on top, with the base order and the ceiling.
 
     Args:
         rows: Rows of ranker, metric, mean, low, high.
         title: The heading.
-        metric: What to draw; NDCG@10 if None, or the first metric where that is missing.
     """
     comparison = Comparison(rows)
-    metric = metric or comparison.main_metric
+    metric = comparison.main_metric
     contenders, base, ceiling = comparison.contenders(metric), comparison.base(metric), comparison.ceiling(metric)
     if not contenders:
         return None

@@ -42,6 +42,20 @@ from seq2slate.html import Html, Section, chart, element, page, table
 Pictures: TypeAlias = Mapping[str, tuple[figures.Chart | None, str]]
 """Chart and caption by name; None where there is nothing to draw."""
 
+_TABLE_CAPTION = (
+    "A dot is a mean and its line the interval: right of the solid line is better than the base order, and the dashed "
+    "line, where there is one, is as far as any ranker could get."
+)
+_CAPTIONS = {
+    "figure2": "Read row by row: each row is a step of the decoder, and its frame moves along the diagonal where the "
+    "slate follows the base order and leaves it where an item is promoted or held back.",
+    "figure3": "A blue bar is a position that gets more clicks than before, an orange one fewer; a bar is grey where "
+    "its interval includes zero.",
+    "curves": "A curve that still rises at its end would gain from more epochs; one that falls has begun to overfit.",
+    "rank-changes": "The more of the upper panel is blue, and the farther to the right, the better; tall bars at 0 "
+    "mean that the base order is mostly kept.",
+}
+
 
 def write_report(run_dir: str | os.PathLike[str]) -> Path:
     """Write report.html and pictures/ into the folder of a run.
@@ -87,37 +101,15 @@ def write_page(
 
 def _pictures(run: RunFolder) -> Pictures:
     """Return every picture of a run, with a sentence on how to read it."""
-    pictures = {
-        name: (
-            figures.interval_picture(rows, TITLES.get(name, name)),
-            "A dot is a mean and its line the interval: right of the solid line is better than the base order, and "
-            "the dashed line, where there is one, is as far as any ranker could get.",
-        )
-        for name, rows in run.tables.items()
+    charts = {name: figures.interval_picture(rows, TITLES.get(name, name)) for name, rows in run.tables.items()}
+    others: dict[str, tuple[Callable[[Any], figures.Chart | None], Any]] = {
+        "figure2": (figures.attention_picture, run.attention),
+        "figure3": (figures.difference_picture, run.differences),
+        "curves": (figures.learning_picture, run.curves),
+        "rank-changes": (figures.rank_change_picture, run.rank_changes),
     }
-    if run.attention:
-        pictures["figure2"] = (
-            figures.attention_picture(run.attention),
-            "Read row by row: each row is a step of the decoder, and its frame moves along the diagonal where the "
-            "slate follows the base order and leaves it where an item is promoted or held back.",
-        )
-    if run.differences:
-        caption = (
-            "A blue bar is a position that gets more clicks than before, an orange one fewer; a bar is grey where "
-        )
-        pictures["figure3"] = figures.difference_picture(run.differences), caption + "its interval includes zero."
-    if run.curves:
-        caption = (
-            "A curve that still rises at its end would gain from more epochs; one that falls has begun to overfit."
-        )
-        pictures["curves"] = figures.learning_picture(run.curves), caption
-    if run.rank_changes:
-        caption = "The more of the upper panel is blue, and the farther to the right, the better; tall bars at 0 mean "
-        pictures["rank-changes"] = (
-            figures.rank_change_picture(run.rank_changes),
-            caption + "that the base order is mostly kept.",
-        )
-    return pictures
+    charts |= {name: draw(content) for name, (draw, content) in others.items() if content}
+    return {name: (chart, _CAPTIONS.get(name, _TABLE_CAPTION)) for name, chart in charts.items()}
 
 
 def _sections(run: RunFolder, drawn: Mapping[str, Html]) -> Iterator[Section]:

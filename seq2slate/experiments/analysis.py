@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from math import isfinite, sqrt
+from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
+from math import inf, isfinite, sqrt
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
@@ -26,7 +27,7 @@ from rich.text import Text
 from scipy.special import stdtrit
 
 from seq2slate.errors import UsageError
-from seq2slate.experiments.assignment import USUAL_CONTROLS
+from seq2slate.experiments.assignment import BASE_RANKER, USUAL_CONTROLS
 from seq2slate.experiments.counts import ArmCounts, Counts, PositionCounts
 from seq2slate.experiments.interleaving import Preference, preference_from_counts
 from seq2slate.experiments.statistics import (
@@ -143,6 +144,18 @@ class Analysis:
     """The control first."""
     preferences: tuple[Preference, ...] = ()
     """Of the pairs of arms whose slates were interleaved."""
+    models: Mapping[str, str] = field(default_factory=dict)
+    """The folder name of each arm's model, "base" for the base order; arms whose model is not known are missing."""
+
+    def model_name(self, arm: str) -> str | None:
+        """Return the name of an arm's model, in words; None if it is not known."""
+        model = self.models.get(arm)
+        return "base order" if model == BASE_RANKER else model or None
+
+    def label(self, arm: str) -> str:
+        """Return the name of an arm with that of its model, if it is known."""
+        model = self.model_name(arm)
+        return arm if model is None else f"{arm} ({model})"
 
     def arm(self, name: str) -> ArmResult:
         """Return one arm."""
@@ -161,6 +174,7 @@ def analyse(
     control: str | None = None,
     weights: Mapping[str, float] | None = None,
     expected_lift: float = EXPECTED_LIFT,
+    models: Mapping[str, str] | None = None,
 ) -> Analysis:
     """Compare every arm of an experiment with the control.
 
@@ -169,6 +183,7 @@ def analyse(
         control: The arm that the others are compared with; "control" or "base" if not given.
         weights: The weights of the assignment, for the sample ratio test; assumed equal if not given.
         expected_lift: The relative effect that one hopes to find, chosen beforehand; tunes the always-valid intervals.
+        models: The folder names of the arms' models, "base" for the base order, as far as they are known.
 
     Raises:
         UsageError: There are no arms, the control is ambiguous or unknown, or the weights do not fit the arms.
@@ -198,6 +213,7 @@ def analyse(
             *(_arm_result(name, arm, against.positions, differences[name]) for name, arm in others.items()),
         ),
         preferences=tuple(preference_from_counts(*pair, draft, expected_lift) for pair, draft in counts.drafts.items()),
+        models=dict(models or {}),
     )
 
 
@@ -269,8 +285,7 @@ def _arm_rate(arm: ArmCounts) -> Rate | None:
     value, variance = arm.clicks / arm.impressions, _variance(arm.units, arm)
     if variance is None:
         return Rate(value, None)
-    interval = Interval.around(value, Z * sqrt(variance))
-    return Rate(value, Interval(max(0.0, interval.low), interval.high))
+    return Rate(value, Interval.around(value, Z * sqrt(variance)).clipped(0.0, inf))
 
 
 def _position_results(slots: Sequence[PositionCounts], control: Sequence[PositionCounts]) -> Iterator[PositionResult]:
@@ -359,7 +374,7 @@ def analysis_tables(analysis: Analysis) -> Group:
     """Return an analysis as tables for a terminal: arms, differences, preferences, positions, and notes."""
     arms, ratio = analysis.arms, analysis.sample_ratio
     warning = [Text(_mismatch_warning(ratio), style="bold red")] if ratio.mismatch else []
-    tables = [_arm_table(arms), _difference_table(arms), _preference_table(analysis.preferences), _position_table(arms)]
+    tables = [_arm_table(analysis), _difference_table(analysis), _preference_table(analysis), _position_table(arms)]
     spaced = [part for table in tables if table.row_count for part in (table, "")]
     return Group(*warning, *spaced, Text("\n".join(_notes(analysis)), style="dim"))
 
@@ -371,15 +386,16 @@ def _table(*headers: str) -> Table:
     return table
 
 
-def _arm_table(arms: Sequence[ArmResult]) -> Table:
+def _arm_table(analysis: Analysis) -> Table:
     table = _table("arm", "units", "slates", "fallbacks", "clicks per 100 slates")
-    for arm in arms:
+    for arm in analysis.arms:
         numbers = (f"{number:,}" for number in (arm.units, arm.impressions, arm.fallbacks))
-        table.add_row(Text(arm.arm), *numbers, _rate_cell(arm.ctr))
+        table.add_row(Text(analysis.label(arm.arm)), *numbers, _rate_cell(arm.ctr))
     return table
 
 
-def _difference_table(arms: Sequence[ArmResult]) -> Table:
+def _difference_table(analysis: Analysis) -> Table:
+    arms = analysis.arms
     table = _table(f"against {arms[0].arm}", "difference", "lift", "fixed-horizon", "always-valid", "p")
     for arm in arms[1:]:
         found = arm.against_control
@@ -392,21 +408,20 @@ def _difference_table(arms: Sequence[ArmResult]) -> Table:
     return table
 
 
-def _preference_table(preferences: Sequence[Preference]) -> Table:
+def _preference_table(analysis: Analysis) -> Table:
     table = _table("interleaved slates", "clicks", "preference", "fixed-horizon", "always-valid", "p")
-    for one in preferences:
+    for one in analysis.preferences:
         estimate = "-" if one.estimate is None else f"{one.estimate:+.3f}"
         intervals = (_interval_cell(interval, 1, "+") for interval in (one.fixed_horizon, one.always_valid))
         cells = (f"{one.b_clicks:,} : {one.a_clicks:,}", estimate, *intervals, _p_cell(one.always_valid_p))
-        table.add_row(Text(f"{one.b} against {one.a}"), *cells)
+        table.add_row(Text(f"{analysis.label(one.b)} against {analysis.label(one.a)}"), *cells)
     return table
 
 
 def _position_table(arms: Sequence[ArmResult]) -> Table:
     table = _table("position", *(arm.arm for arm in arms))
-    for number in range(max(len(arm.positions) for arm in arms)):
-        slots = [arm.positions[number] if number < len(arm.positions) else None for arm in arms]
-        table.add_row(str(number + 1), *(_rate_cell(None if slot is None else slot.ctr) for slot in slots))
+    for number, slots in enumerate(zip_longest(*(arm.positions for arm in arms)), start=1):
+        table.add_row(str(number), *(_rate_cell(slot.ctr if slot else None) for slot in slots))
     return table
 
 

@@ -102,3 +102,5 @@ class Definition:
     """The arm that the others are compared with."""
     weights: Mapping[str, float]
     """Share of the units assigned to each arm, up to a common factor."""
+    models: Mapping[str, str] = field(default_factory=dict)
+    """The folder name of each arm's model, "base" for the base order; arms whose model is not known are missing."""

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from math import isfinite
 from time import monotonic, sleep
-from types import TracebackType
 from typing import Self, get_args
 
 from seq2slate.data.impressions import Impression, is_storable
@@ -160,9 +159,7 @@ class ImpressionLog(LogReader):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _connect(self) -> Connection:

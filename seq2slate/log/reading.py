@@ -149,8 +149,12 @@ class LogReader:
     def definition(self, experiment: str) -> Definition | None:
         """Return the recorded settings of an experiment; None if there are none."""
         with self._reading() as connection:
-            rows = connection.rows("SELECT control, weights FROM definitions WHERE experiment = ?", (experiment,))
-        return Definition(experiment, rows[0][0], json.loads(rows[0][1])) if rows else None
+            rows = connection.rows(
+                "SELECT control, weights, models FROM definitions WHERE experiment = ?", (experiment,)
+            )
+        for control, weights, models in rows:
+            return Definition(experiment, control, json.loads(weights), json.loads(models or "{}"))
+        return None
 
     def counts(self, experiment: str) -> Counts:
         """Return the running counts of an experiment."""
@@ -204,7 +208,7 @@ class LogReader:
 def from_row(row: Row, columns: ItemColumns, clicks: Mapping[int, float]) -> Impression:
     """Return what `writer.to_row` wrote, with its clicks."""
     slate_id, at, unit, experiment, arm, model, items, shown, propensities, _, features, categorical, *rest = row
-    context, fallback, latency_ms, draft = rest
+    context, fallback, latency_ms, draft, titles, fallback_detail = rest
     ids = json.loads(items)
     return Impression(
         slate_id=slate_id,
@@ -223,6 +227,8 @@ def from_row(row: Row, columns: ItemColumns, clicks: Mapping[int, float]) -> Imp
         fallback=fallback,
         latency_ms=latency_ms,
         draft=None if draft is None else Draft.from_json(draft),
+        titles=None if titles is None else json.loads(titles),
+        fallback_detail=fallback_detail,
         clicks=clicks,
     )
 

@@ -17,7 +17,7 @@ from seq2slate.log.backend import Connection
 
 IMPRESSION = (
     "slate_id, at, unit, experiment, arm, model, items, shown, log_propensities, columns, features, categorical, "
-    "context, fallback, latency_ms, draft"
+    "context, fallback, latency_ms, draft, titles, fallback_detail"
 )
 """The columns of `impressions`, in the order in which the writer writes and the reader reads them."""
 ARM_SUMS = tuple(one.name for one in fields(ArmCounts) if one.name not in ("positions", "fallback_reasons"))
@@ -140,6 +140,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             lead_times_clicks BIGINT NOT NULL,
             PRIMARY KEY (experiment, arm_a, arm_b)
         )""",
+    ),
+    (  # for people: titles of items, why features were bad, names of models
+        "ALTER TABLE impressions ADD COLUMN titles TEXT",
+        "ALTER TABLE impressions ADD COLUMN fallback_detail TEXT",
+        "ALTER TABLE definitions ADD COLUMN models TEXT",
     ),
 )
 _APPLIED = "CREATE TABLE IF NOT EXISTS seq2slate_migrations (number INTEGER PRIMARY KEY, at DOUBLE PRECISION NOT NULL)"

@@ -109,6 +109,8 @@ def to_row(impression: Impression, columns: ItemColumns) -> Row:
         one.fallback,
         float(one.latency_ms),
         None if one.draft is None else one.draft.to_json(),
+        None if one.titles is None else _to_json(list(one.titles)),
+        one.fallback_detail,
     )
     if not is_storable("".join(value for value in row if isinstance(value, str))):
         raise DataError(f"impression {one.slate_id!r}: some text has a NUL or half a surrogate pair")
@@ -268,8 +270,9 @@ _INSERT_CLICK = (
     "INSERT INTO clicks (slate_id, item, at) VALUES (?, ?, ?) ON CONFLICT (slate_id, item) DO NOTHING RETURNING item"
 )
 _UPSERT_DEFINITION = (
-    "INSERT INTO definitions (experiment, control, weights) VALUES (?, ?, ?) "
-    "ON CONFLICT (experiment) DO UPDATE SET control = excluded.control, weights = excluded.weights"
+    "INSERT INTO definitions (experiment, control, weights, models) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (experiment) DO UPDATE SET control = excluded.control, weights = excluded.weights, "
+    "models = excluded.models"
 )
 
 
@@ -311,7 +314,8 @@ def write_group(
     tally.save(connection)
     for entry in entries:
         if isinstance(entry, Definition):
-            connection.rows(_UPSERT_DEFINITION, (entry.experiment, entry.control, json.dumps(dict(entry.weights))))
+            weights, models = _to_json(dict(entry.weights)), _to_json(dict(entry.models))
+            connection.rows(_UPSERT_DEFINITION, (entry.experiment, entry.control, weights, models))
     if any(isinstance(entry, Probe) for entry in entries):
         connection.each(_INSERT_COLUMNS, [("probe", " " * 65_536)])
         connection.rows("DELETE FROM column_sets WHERE key = 'probe'")

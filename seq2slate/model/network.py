@@ -1,7 +1,8 @@
 """The network: what is computed from the items of a list is said here, once; backends are ways to compute it.
 
-An item is a vector x_i: its dense columns, the embeddings of its categorical columns, the columns of its list, and with
-`position_input` the logarithm log(1 + i) of its base position i = 0, 1, …. Items come in base order (paper, section 2).
+An item is a vector x_i: its dense columns and the indicators of their missing values, the embeddings of its categorical
+columns, the columns of its list, and with `position_input` the logarithm log(1 + i) of its base position i = 0, 1, ….
+Items come in base order (paper, section 2).
 
     memory        e_0 … e_{n-1} and h_0 = encoder(x_0 … x_{n-1}); h_0 is the decoder's first state     `model.encoders`
     decoder       h_j = cell(y_j, h_{j-1}) with output d_j; y_1 = go, then y_j = x_{π_{j-1}}, the item just placed
@@ -55,9 +56,11 @@ class InputSizes:
     """How many columns of each kind a network reads; saved with it."""
 
     dense: int
+    """Numeric columns of the items, and their indicators of missing values."""
     categorical: dict[str, int]
     """Number of codes, slot 0 included, of each categorical column of the items."""
     context: int
+    """The same for the numeric columns of the lists."""
     context_categorical: dict[str, int]
     """The same for the categorical columns of the lists."""
 
@@ -65,9 +68,9 @@ class InputSizes:
     def of(cls, transform: FeatureTransform) -> InputSizes:
         """Return the sizes of what a fitted transform gives."""
         return cls(
-            len(transform.dense.names),
+            transform.dense.n_outputs,
             {name: vocabulary.n_codes for name, vocabulary in transform.categorical.items()},
-            len(transform.context.names),
+            transform.context.n_outputs,
             {name: vocabulary.n_codes for name, vocabulary in transform.context_categorical.items()},
         )
 

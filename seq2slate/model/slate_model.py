@@ -14,6 +14,7 @@ from torch import Tensor
 from seq2slate.config import NetworkConfig
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import Batch, IntArray, ItemLists
+from seq2slate.data.scaling import Missing
 from seq2slate.errors import DataError, UsageError
 from seq2slate.model.decoders import Decoded
 from seq2slate.model.network import InputLists, InputSizes, NetworkInputs, SlateNetwork
@@ -46,6 +47,7 @@ class SlateModel:
         seed: int = 0,
         categorical: Sequence[str] | None = None,
         context: Sequence[str] | None = None,
+        missing: Missing = "impute",
     ) -> SlateModel:
         """Return an untrained model for lists with these columns.
 
@@ -55,8 +57,9 @@ class SlateModel:
             seed: Draws the first weights.
             categorical: Names of the categorical columns to use; all if None.
             context: Names of the context columns to use; all if None.
+            missing: What happens to missing numbers.
         """
-        transform = FeatureTransform.fit(lists, categorical=categorical, context=context)
+        transform = FeatureTransform.fit(lists, categorical=categorical, context=context, missing=missing)
         network = SlateNetwork(InputSizes.of(transform), config or NetworkConfig())
         network.reset_parameters(torch.Generator().manual_seed(seed))
         return cls(transform, network)

@@ -27,13 +27,12 @@ import numpy as np
 
 from seq2slate.atomic import atomic_path
 from seq2slate.baselines.linear import RidgeRanker
-from seq2slate.baselines.order import BaseOrder
 from seq2slate.baselines.out_of_fold import order_out_of_fold
 from seq2slate.baselines.trees import LambdaMart
 from seq2slate.data.files import is_split_folder, read, read_split
 from seq2slate.data.lists import FloatArray, ItemLists, Split
 from seq2slate.data.parquet import read_parquet, write_parquet
-from seq2slate.data.ranker import Ranker, reorder_lists
+from seq2slate.data.ranker import BaseOrder, Ranker, reorder_lists
 from seq2slate.errors import DataError
 from seq2slate.estimator import Estimator
 from seq2slate.metrics import Measure, measure_ranker
@@ -154,12 +153,11 @@ def click(user: ClickModel, ordered: Split, place: str) -> Split:
 
 def _facts(ordered: Split, relevant_from: float) -> dict[str, Any]:
     test = ordered.test
-    has_relevant = np.zeros(len(test), dtype=bool)
-    has_relevant[test.list_index[test.labels >= relevant_from]] = True  # type: ignore[operator]
+    has_relevant = np.unique(test.list_index[test.labels >= relevant_from])  # type: ignore[operator]
     return {
         "lists": {part: len(lists) for part, lists in ordered._asdict().items()},
         "items a list": float(test.lengths.mean()) if len(test) else 0.0,
-        "without relevant items": float(1 - has_relevant.mean()) if len(test) else 0.0,
+        "without relevant items": 1 - len(has_relevant) / len(test) if len(test) else 0.0,
         "base order NDCG@10": _mean_at_10(BaseOrder(), test),
         "base order NDCG-exp@10": _mean_at_10(BaseOrder(), test, "NDCG-exp"),
     }
@@ -189,14 +187,14 @@ def fold_facts(folder: Path) -> list[dict[str, Any]]:
 
 def fold_user(folder: Path, fold: int, user: str) -> ClickModel:
     """Return the click model that labelled a fold."""
-    return click_model(user, relevant_from=_fold_facts(folder / f"fold{fold}")["relevant from"])
+    return click_model(user, relevant_from=fold_facts(folder)[fold]["relevant from"])
 
 
 @lru_cache(maxsize=2)
 def load_fold(folder: Path, fold: int, user: str) -> Split:
     """Return the clicked lists of a fold; their features are mapped from the file."""
     place = folder / f"fold{fold}"
-    names = _fold_facts(place)["feature names"]
+    names = fold_facts(folder)[fold]["feature names"]
     return Split(*(_load_part(place, part, user, names) for part in Split._fields))
 
 
@@ -205,8 +203,3 @@ def _load_part(place: Path, part: str, user: str, names: list[str]) -> ItemLists
     features = np.load(place / f"{part}.features.npy", mmap_mode="c")  # writable, as PyTorch wants it, but private
     clicks = np.load(place / f"{part}.{user}.npy")
     return replace(lists, features=features, feature_names=tuple(names), labels=clicks, relevance=lists.labels)
-
-
-def _fold_facts(place: Path) -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads((place / "facts.json").read_text())
-    return facts

@@ -97,10 +97,6 @@ class Results:
         """Return (seeds, lists, slots) the clicks on the slates, fold after fold."""
         return _stacked([[result.shown for result in folds] for folds in self.of(user, recipe).values()])
 
-    def n_lists(self, user: str, recipe: str) -> int:
-        """Return the number of test lists."""
-        return int(self.values(user, recipe, "MAP").shape[-1])
-
 
 def _stacked(seeds: list[list[Any]]) -> Values:
     if not seeds:

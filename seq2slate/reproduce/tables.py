@@ -91,20 +91,17 @@ def notes(name: str, rows: Rows, results: Results) -> Iterator[str]:
         yield "no row is complete"
         return
     n_seeds = max(len(row["seeds"]) for row in rows)
-    user = TABLES[name].user
-    n_lists = results.n_lists(user, comparison.rankers[0])
+    user, metric = TABLES[name].user, comparison.main_metric
+    values = {ranker: results.values(user, ranker, metric) for ranker in comparison.rankers}
+    n_lists = values[comparison.rankers[0]].shape[-1]
     yield (
         f"{n_lists:,} lists, {n_seeds} seed{'s' if n_seeds > 1 else ''}; mean ± half the width of its 95% interval "
         f"over lists{' and seeds' if n_seeds > 1 else ''}; gain over the base order"
-        + (", and the share of the gap to the ceiling" if comparison.ceiling(comparison.main_metric) else "")
+        + (", and the share of the gap to the ceiling" if comparison.ceiling(metric) else "")
         + "; paper: Web30k/Yahoo, whose data these are not unless given with --data"
     )
-    for metric in (comparison.main_metric, SHOWN_METRIC):
-        if comparison.contenders(metric):
-            yield comparison.headline(metric)
-    metric = comparison.main_metric
-    values = {ranker: results.values(user, ranker, metric) for ranker in comparison.rankers if not is_ceiling(ranker)}
-    yield from undecided(values, metric)
+    yield from (comparison.headline(one) for one in (metric, SHOWN_METRIC) if comparison.contenders(one))
+    yield from undecided({ranker: found for ranker, found in values.items() if not is_ceiling(ranker)}, metric)
 
 
 def undecided(values: Mapping[str, Values], metric: str) -> Iterator[str]:

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
-from seq2slate.baselines.order import BaseOrder
 from seq2slate.data.lists import Batch, IntArray, ItemLists, Split
-from seq2slate.data.ranker import Ranker, slot_of_item
+from seq2slate.data.ranker import BaseOrder, Ranker, slot_of_item
 from seq2slate.estimator import make_estimator
 from seq2slate.evaluation.evaluate import SHOWN_CUTS, CheckedRanker, clicks_at_cuts
 from seq2slate.metrics import DEFAULT_MEASURES, measure_ranker
@@ -73,7 +72,7 @@ def _train(cell: Cell, split: Split, user: ClickModel, settings: RunSettings) ->
     recipe = RECIPES[cell.recipe]
     train, valid, _ = split
     if isinstance(recipe, ReferenceRecipe):
-        return _REFERENCES[recipe.kind](user), None
+        return _REFERENCES[cell.recipe](user), None
     if isinstance(recipe, BaselineRecipe):
         options = {"seed": cell.seed} if recipe.is_random else {}
         return make_estimator(recipe.kind, **options).fit(train, valid), None

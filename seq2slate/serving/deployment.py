@@ -16,12 +16,15 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from seq2slate.data.features import FeatureTransform
 from seq2slate.errors import DataError, UsageError
 from seq2slate.experiments.assignment import BASE_RANKER, INTERLEAVED, Arm, Experiment, read_experiment
+from seq2slate.experiments.counts import Definition
 from seq2slate.model.backends.backend import NetworkBackend, choose_backend
 from seq2slate.model.slate_model import SlateModel, load_saved_network
 from seq2slate.saving import SavedRanker
 
+_LONGEST_NAME = 128
 ONLY_MODEL = Experiment("default", (Arm("model"),))
 """What is served without an experiment file."""
 
@@ -32,6 +35,8 @@ class ServedModel:
 
     runtime: NetworkBackend
     fingerprint: str
+    name: str = ""
+    """The name of its folder, for people."""
 
 
 @dataclass(frozen=True)
@@ -43,28 +48,23 @@ class Deployment:
     """By arm; an arm that shows the base order has none."""
 
     @cached_property
-    def feature_names(self) -> Mapping[str, tuple[str, ...] | None]:
-        """The feature columns that each arm expects.
+    def transforms(self) -> Mapping[str, FeatureTransform | None]:
+        """The columns that each arm reads.
 
-        They are those of its model, or of the first model for an arm without one; None if there is no model at all.
+        They are those of its model, or of the first model for an arm without one, which falls back where that would;
+        None if there is no model at all.
         """
         arms = [INTERLEAVED, *(arm.name for arm in self.experiment.arms)]
-        models = {arm: self.models.get(arm, self._first) for arm in arms}
-        return {arm: None if model is None else model.runtime.transform.dense.names for arm, model in models.items()}
-
-    def can_read(self, categorical: Mapping[str, object], context: Mapping[str, object] | None) -> bool:
-        """Say whether the first model could read these columns: arms without a model fall back where it would."""
-        if self._first is None:
-            return True
-        try:
-            self._first.runtime.transform.check_columns(categorical, context or {})
-        except DataError:
-            return False
-        return True
+        first = next(iter(self.models.values()), None)
+        models = {arm: self.models.get(arm, first) for arm in arms}
+        return {arm: None if model is None else model.runtime.transform for arm, model in models.items()}
 
     @cached_property
-    def _first(self) -> ServedModel | None:
-        return next(iter(self.models.values()), None)
+    def definition(self) -> Definition:
+        """The settings of the experiment that the log records."""
+        models = {arm.name: self.models.get(arm.name) for arm in self.experiment.arms}
+        names = {arm: BASE_RANKER if model is None else model.name for arm, model in models.items()}
+        return Definition(self.experiment.name, self.experiment.control, self.experiment.weights, names)
 
 
 def load_deployment(
@@ -101,7 +101,13 @@ def _load(folder: str) -> ServedModel:
         _warm_up(runtime)
     except ArithmeticError as error:
         raise DataError(f"{folder}: the model's probabilities are not finite: its weights are broken") from error
-    return ServedModel(runtime, _fingerprint(saved))
+    return ServedModel(runtime, _fingerprint(saved), _name_of(folder))
+
+
+def _name_of(folder: str) -> str:
+    """Return the name of a folder; of a link, that of the folder which it leads to."""
+    name = os.path.basename(os.path.realpath(folder))[:_LONGEST_NAME]
+    return "".join(character if character.isprintable() else "\ufffd" for character in name)
 
 
 def _warm_up(runtime: NetworkBackend) -> None:

@@ -1,9 +1,9 @@
 """The bodies of requests and responses, and every check of them that needs neither a model nor the log.
 
-A malformed request is refused with 400 or 422 and a message that names the field. Features are different: a number that
-is missing, infinite or NaN, or a row that is too short, is a fault of some pipeline far away, and the page has to be
-shown all the same. So `features` may hold any numbers here; the service falls back to the base order if they are
-invalid.
+A malformed request is refused with 400 or 422 and a message that names the field. Features are different: an infinite
+number, or a row that is too short, is a fault of some pipeline far away, and the page has to be shown all the same. So
+`features` may hold any numbers here; the service falls back to the base order if they are invalid. A number that is
+null or NaN is missing, and the model decides whether it reads missing numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from math import isfinite
+from math import isinf, isnan, nan
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -22,11 +22,14 @@ import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.exceptions import HTTPException
 
+from seq2slate.data.features import ITEM_ID
 from seq2slate.data.impressions import is_storable
 from seq2slate.data.lists import FloatArray
 
 MAX_ID_BYTES = 512
 """Of a unit and of an item, in UTF-8."""
+MAX_TITLE_BYTES = 300
+"""Of the title of an item, in UTF-8; a longer one is cut."""
 Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
 FeatureRow = list[float | None]
 Context = dict[str, str | float | None]
@@ -38,9 +41,11 @@ class Candidate(Struct, frozen=True, forbid_unknown_fields=True):
 
     id: Id
     features: FeatureRow | None = None
-    """The model's feature columns, raw and in the order of the training data."""
+    """The model's feature columns, raw and in the order of the training data; left out if the model reads none."""
     categorical: dict[str, str | None] = {}
     """Categorical columns, by name."""
+    title: str | None = None
+    """For people: shown on the pages beside the id, cut at 300 bytes."""
 
 
 class RerankRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,6 +57,8 @@ class RerankRequest(Struct, frozen=True, forbid_unknown_fields=True):
     item_ids: list[Id] | None = None
     features: list[FeatureRow | None] | None = None
     categorical: dict[str, list[str | None]] = {}
+    titles: list[str | None] | None = None
+    """For people: shown on the pages beside the ids, each cut at 300 bytes."""
     k: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     """Slots of the slate; all items if not given."""
     context: Context | None = None
@@ -72,6 +79,8 @@ class RerankResponse(Struct, frozen=True):
     """Whether this is the base order instead of the arm's own slate."""
     reason: str | UnsetType = UNSET
     """Of the fallback: bad-features, deadline, model-error or log."""
+    detail: str | UnsetType = UNSET
+    """With bad-features: the column and the item."""
     probabilities: list[float] | UnsetType | None = UNSET
     """With `explain`: of each slot's choice, given the slots above it; null if no model chose."""
 
@@ -103,11 +112,15 @@ class SlateRequest:
     unit: str
     ids: list[str]
     """(N,) candidates in base order."""
+    rows: Sequence[FeatureRow | None]
+    """(N,) the features as they came."""
     features: FloatArray | None
-    """(N, F) read-only; None if a row is missing, rows differ in length, or any number is missing or not finite."""
-    has_features: bool
-    """Whether any candidate came with features, valid or not."""
+    """(N, F) read-only, NaN for a missing number, (N, 0) if no candidate has any; None if only some rows are there,
+    rows differ in length, or any number, of the context too, is infinite."""
     categorical: dict[str, list[str | None]]
+    """Without `item_id`, which are the ids."""
+    titles: Sequence[str | None] | None
+    """(N,) at most `MAX_TITLE_BYTES` each; None if there are none."""
     context: Context | None
     k: int
     """Slots of the slate, at most N."""
@@ -128,28 +141,48 @@ def read_rerank(body: bytes, *, max_items: int) -> SlateRequest:
     if (message.items is None) == (message.item_ids is None):
         raise HTTPException(422, "items: expected either items or item_ids")
     if message.items is not None:
-        if message.features is not None or message.categorical:
-            raise HTTPException(422, "features: belong into the items, unless item_ids are given")
+        if message.features is not None or message.categorical or message.titles is not None:
+            raise HTTPException(422, "features: belong into the items, as titles do, unless item_ids are given")
         ids = [item.id for item in message.items]
         rows: Sequence[FeatureRow | None] = [item.features for item in message.items]
         names = sorted({name for item in message.items for name in item.categorical})
         categorical = {name: [item.categorical.get(name) for item in message.items] for name in names}
+        titles: Sequence[str | None] = [item.title for item in message.items]
     else:
         ids, rows, categorical = _columns(message)
+        titles = message.titles or []
     if len(ids) > max_items:
         raise HTTPException(422, f"items: {len(ids)} are more than the limit of {max_items}")
+    if categorical.pop(ITEM_ID, ids) != ids:
+        raise HTTPException(
+            422, f"categorical.{ITEM_ID}: is not the ids of the items, which it is made from: leave it out"
+        )
+    has_features = any(row is not None for row in rows)
     request = SlateRequest(
         unit=message.unit,
         ids=ids,
-        features=_valid_features(rows, message.context),
-        has_features=any(row is not None for row in rows),
+        rows=rows,
+        features=_valid_features(rows if has_features else [[]] * len(rows), message.context),
         categorical=categorical,
-        context=message.context,
+        titles=[title and cut_title(title) for title in titles] if any(titles) else None,
+        context=_without_nan(message.context),
         k=len(ids) if message.k is None else min(message.k, len(ids)),
         explain=message.explain,
     )
     _check_texts(request)
     return request
+
+
+def cut_title(title: str) -> str:
+    """Return a title as the log keeps it: no longer than `MAX_TITLE_BYTES`, and storable.
+
+    >>> cut_title("Zoë's lamp"), len(cut_title("ë" * 999).encode())
+    ("Zoë's lamp", 299)
+    """
+    kept = title[:MAX_TITLE_BYTES].replace("\0", "\ufffd").encode(errors="replace")
+    if len(kept) <= MAX_TITLE_BYTES and len(title) <= MAX_TITLE_BYTES:
+        return kept.decode()
+    return kept[: MAX_TITLE_BYTES - 3].decode(errors="ignore") + "…"
 
 
 def read_click(body: bytes) -> ClickRequest:
@@ -201,7 +234,10 @@ def _columns(
     ids = message.item_ids or []
     rows = [None] * len(ids) if message.features is None else message.features
     categorical = dict(sorted(message.categorical.items()))
-    for name, values in {"features": rows, **{f"categorical.{key}": v for key, v in categorical.items()}}.items():
+    columns = {"features": rows, **{f"categorical.{key}": values for key, values in categorical.items()}}
+    if message.titles is not None:
+        columns["titles"] = message.titles
+    for name, values in columns.items():
         if len(values) != len(ids):
             raise HTTPException(422, f"{name}: {len(values)} rows for {len(ids)} item_ids")
     return ids, rows, categorical
@@ -232,19 +268,35 @@ def _n_bytes(text: str) -> int:
 
 
 def _valid_features(rows: Sequence[FeatureRow | None], context: Context | None) -> FloatArray | None:
-    """Return the rows as (N, F); None if they are invalid, or a number of the context is not finite."""
-    if context and not all(isfinite(value) for value in context.values() if isinstance(value, float)):
+    """Return the rows as (N, F), NaN for a missing number; None if they or the context are invalid."""
+    if context and any(isinf(value) for value in context.values() if isinstance(value, float)):
         return None
     known = [row for row in rows if row is not None]
     if len(known) < len(rows) or len({len(row) for row in known}) != 1:
         return None
     numbers = list(chain.from_iterable(known))
-    try:  # NumPy takes half as long again for a list of lists
-        packed = _packer(len(numbers)).pack(*numbers)
-    except (struct.error, OverflowError):  # a missing number, or one beyond float32
+    try:
+        packed = _packed(numbers)
+    except OverflowError:  # a number beyond float32
         return None
     features = np.frombuffer(packed, np.float32).reshape(len(known), -1)
-    return features if np.isfinite(features).all() else None
+    return None if np.isinf(features).any() else features
+
+
+def _without_nan(context: Context | None) -> Context | None:
+    """Return the context with None for NaN, which the log could not store."""
+    if not context or not any(isinstance(value, float) and isnan(value) for value in context.values()):
+        return context
+    return {name: None if isinstance(value, float) and isnan(value) else value for name, value in context.items()}
+
+
+def _packed(numbers: Sequence[float | None]) -> bytes:
+    """Return the numbers as float32, NaN for None; NumPy takes half as long again for a list of lists."""
+    pack = _packer(len(numbers)).pack
+    try:
+        return pack(*numbers)
+    except struct.error:  # a number is missing
+        return pack(*(nan if number is None else number for number in numbers))
 
 
 @lru_cache(maxsize=256)

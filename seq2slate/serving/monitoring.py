@@ -21,6 +21,9 @@ class Monitor:
         self.log_seconds = self._histogram("log_seconds", "From a write to its commit.")
         self.slates = self._counter("slates", "Slates served.", "arm")
         self.fallbacks = self._counter("fallbacks", "Slates in base order instead of the arm's own.", "arm", "reason")
+        self.bad_features = self._counter(
+            "bad_features", "Slates in base order because of a column, by the column.", "arm", "column"
+        )
         self.clicks = self._counter("clicks", "Clicks, by outcome.", "outcome")
         self.log_failures = self._counter("log_failures", "Writes that the log refused or did not commit in time.")
         self.late_commits = self._counter("late_commits", "Writes that were committed after their deadline.")

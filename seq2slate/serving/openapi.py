@@ -19,7 +19,10 @@ from seq2slate.serving.middleware import HTML, JSON, Route
 _EXAMPLES: dict[str, Any] = {
     "RerankRequest": {
         "unit": "u1",
-        "items": [{"id": "a", "features": [0.3, 1.0]}, {"id": "b", "features": [0.1, 4.0]}],
+        "items": [
+            {"id": "a", "features": [0.3, 1.0], "title": "Desk lamp"},
+            {"id": "b", "features": [0.1, 4.0], "title": "Chair"},
+        ],
         "k": 2,
     },
     "ClickRequest": {"slate_id": "mC0Pq7n3cR1s5hZr0yJt9A", "item": "b"},

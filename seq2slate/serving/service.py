@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import exp, isfinite
 from typing import Literal, TypeVar
@@ -26,15 +26,16 @@ import numpy as np
 import torch
 from msgspec import UNSET
 
+from seq2slate.data.features import FeatureTransform
 from seq2slate.data.impressions import BAD_FEATURES, Draft, Impression
 from seq2slate.data.lists import FloatArray
 from seq2slate.errors import DataError, Seq2SlateError
 from seq2slate.experiments.assignment import BASE_RANKER, Arm
-from seq2slate.experiments.counts import Definition
 from seq2slate.experiments.interleaving import interleave, log_propensities
 from seq2slate.log.backend import LogError
 from seq2slate.log.impression_log import ImpressionLog
 from seq2slate.log.writer import ClickOutcome
+from seq2slate.serving.bad_features import BadFeatures, find_bad_features
 from seq2slate.serving.deployment import Deployment, ServedModel
 from seq2slate.serving.messages import ClickRequest, RerankResponse, SlateRequest
 from seq2slate.serving.monitoring import Monitor
@@ -68,6 +69,8 @@ class _Slate:
     log_probabilities: list[float] | None = None
     is_sampled: bool = False
     fallback: str | None = None
+    bad: BadFeatures | None = None
+    """With the fallback BAD_FEATURES."""
     draft: Draft | None = None
 
 
@@ -157,9 +160,8 @@ class RerankService:
 
     def _note_experiment(self) -> None:
         """Log the definition of the experiment, which its analysis needs, before its impressions."""
-        experiment = self.deployment.experiment
         with suppress(LogError):  # a log that fails is reported with the first request
-            self.store.note(Definition(experiment.name, experiment.control, experiment.weights))
+            self.store.note(self.deployment.definition)
 
     @property
     def requires_log(self) -> bool:
@@ -187,26 +189,26 @@ class RerankService:
     async def _order(self, deployment: Deployment, arm: Arm, request: SlateRequest) -> _Slate:
         """Order the candidates as an arm does, or fall back to the base order."""
         k, features = request.k, request.features
-        model, names = deployment.models.get(arm.name), deployment.feature_names[arm.name]
-        if names is None and not request.has_features:  # no model, and no features expected
-            return _base_order(k, None, None)
-        if features is None or (names is not None and features.shape[1] != len(names)):
-            return _base_order(k, None, BAD_FEATURES)  # in every arm alike, so that they stay comparable
-        if model is None:
-            can_read = deployment.can_read(request.categorical, request.context)
-            return _base_order(k, features, None) if can_read else _base_order(k, None, BAD_FEATURES)
+        model, transform = deployment.models.get(arm.name), deployment.transforms[arm.name]
+        if features is None or (transform is not None and features.shape[1] != len(transform.dense.names)):
+            return _bad_features(request, transform)  # in every arm alike, so that they stay comparable
         started = time.perf_counter()
         try:
-            return await self._place(model, arm.temperature, features, request)
+            if model is not None:
+                return await self._place(model, arm.temperature, features, request)
+            if transform is not None:
+                transform.check_columns(features, request.categorical, request.context or {})
+            return _base_order(k, features, None)
         except TimeoutError:
             return _base_order(k, features, DEADLINE)
         except DataError:
-            return _base_order(k, None, BAD_FEATURES)
+            return _bad_features(request, transform)
         except Exception:
             _logger.exception("arm %s: the model failed", arm.name)
             return _base_order(k, features, MODEL_ERROR)
         finally:
-            self._monitor.model_seconds.observe(time.perf_counter() - started)
+            if model is not None:
+                self._monitor.model_seconds.observe(time.perf_counter() - started)
 
     async def _interleave(self, deployment: Deployment, request: SlateRequest) -> _Slate:
         """Let two arms fill one slate; if either falls back, so does the slate."""
@@ -247,6 +249,8 @@ class RerankService:
         self._monitor.slates.labels(arm.name).inc()
         if slate.fallback is not None:
             self._monitor.fallbacks.labels(arm.name, slate.fallback).inc()
+        if slate.bad is not None:
+            self._monitor.bad_features.labels(arm.name, slate.bad.column).inc()
         logs = slate.log_probabilities if request.explain else None
         probabilities = None if logs is None else [exp(min(log, 0.0)) for log in logs]
         return RerankResponse(
@@ -255,6 +259,7 @@ class RerankService:
             [request.ids[item] for item in slate.shown],
             fallback=slate.fallback is not None,
             reason=slate.fallback or UNSET,
+            detail=UNSET if slate.bad is None else slate.bad.detail,
             probabilities=probabilities if request.explain else UNSET,
         )
 
@@ -321,6 +326,7 @@ def _run_model(model: ServedModel, temperature: float | None, features: FloatArr
     placed, logs = model.runtime.slate(
         features,
         request.k,
+        ids=request.ids,
         categorical=request.categorical,
         context=request.context,
         generator=generator,
@@ -338,11 +344,15 @@ def _base_order(k: int, features: FloatArray | None, fallback: str | None) -> _S
     return _Slate(list(range(k)), features, fallback=fallback)
 
 
+def _bad_features(request: SlateRequest, transform: FeatureTransform | None) -> _Slate:
+    return replace(_base_order(request.k, None, BAD_FEATURES), bad=find_bad_features(request, transform))
+
+
 def _impression(
     slate_id: str, deployment: Deployment, arm: Arm, request: SlateRequest, slate: _Slate, started: float
 ) -> Impression:
     """Return the impression to log; invalid features are left out, all of them."""
-    is_valid = slate.features is not None
+    is_valid, transform = slate.features is not None, deployment.transforms[arm.name]
     return Impression(
         slate_id=slate_id,
         at=time.time(),
@@ -353,11 +363,13 @@ def _impression(
         shown=slate.shown,
         features=np.zeros((len(request.ids), 0), np.float32) if slate.features is None else slate.features,
         latency_ms=(time.perf_counter() - started) * 1e3,
-        feature_names=deployment.feature_names[arm.name] or () if is_valid else (),
+        feature_names=() if transform is None or not is_valid else transform.dense.names,
         categorical=request.categorical if is_valid else {},
         context=request.context if is_valid else None,
         model=slate.model,
         log_propensities=slate.log_probabilities if slate.is_sampled else None,
         fallback=slate.fallback,
+        fallback_detail=None if slate.bad is None else slate.bad.detail,
         draft=slate.draft,
+        titles=request.titles,
     )

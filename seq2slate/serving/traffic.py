@@ -207,14 +207,14 @@ class _Candidates:
     def of(cls, one: ItemLists, user: ClickModel, k: int) -> _Candidates:
         """Prepare a single list."""
         ids = one.item_ids.to_pylist()
-        columns: dict[str, Any] = {"item_ids": ids, "features": one.features.tolist(), "k": k}
+        columns: dict[str, Any] = {"item_ids": ids, "features": _with_none(one.features), "k": k}
         if one.categorical:
             columns["categorical"] = {name: values.to_pylist() for name, values in one.categorical.items()}
         if one.context:
-            columns["context"] = {name: values.tolist()[0] for name, values in one.context.items()}
+            columns["context"] = {name: _with_none(values)[0] for name, values in one.context.items()}
         return cls(
             name=one.list_ids[0].as_py(),
-            columns=json.dumps(columns)[1:].encode(),
+            columns=json.dumps(columns, allow_nan=False)[1:].encode(),
             places={item: place for place, item in enumerate(ids)},
             relevance=relevance_of_items(user, one)[None],
             similar=None if user.q is None else similar_items(one, user.q),
@@ -228,6 +228,14 @@ class _Candidates:
     def nbytes(self) -> int:
         """Approximate size in memory."""
         return len(self.columns) + 200 * len(self.places) + (0 if self.similar is None else self.similar.nbytes)
+
+
+def _with_none(values: Any) -> list[Any]:
+    """Return a column as a list, with None for a missing number."""
+    if not isinstance(values, np.ndarray):
+        return list(values.to_pylist())
+    plain: list[Any] = np.where(np.isnan(values), np.array(None), values).tolist()
+    return plain
 
 
 class _Plan:

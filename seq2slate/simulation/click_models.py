@@ -72,17 +72,14 @@ class ClickModel(Protocol):
     @property
     def eta(self) -> float:
         """The severity of position bias: position i is examined with probability 1/i^eta."""
-        ...
 
     @property
     def q(self) -> float | None:
         """The quantile of the pairwise distances up to which items are similar; None if clicks above do not matter."""
-        ...
 
     @property
     def relevant_from(self) -> float:
         """The lowest relevant grade: 2 for grades from 0 to 4, 1 for binary labels."""
-        ...
 
     @property
     def is_stochastic(self) -> bool:
@@ -97,30 +94,29 @@ class ClickModel(Protocol):
             near_clicked: s, whether the item is similar to one clicked above.
 
         """
-        ...
 
 
 _RANGES = {"eta": (0, np.inf), "q": (0, 1), "noise": (0, 1)}
 
 
-def _check_options(model: ClickModel) -> None:
-    for option, (low, high) in _RANGES.items():
-        value = getattr(model, option, None)
-        if value is not None and not low <= value <= high:
-            limits = f"at least {low}" if high == np.inf else f"between {low} and {high}"
-            raise UsageError(f"{option} must be {limits}, got {value:g}")
+class _CheckedOptions:
+    """A model whose options must be in their ranges."""
+
+    def __post_init__(self) -> None:
+        for option, (low, high) in _RANGES.items():
+            value = getattr(self, option, None)
+            if value is not None and not low <= value <= high:
+                limits = f"at least {low}" if high == np.inf else f"between {low} and {high}"
+                raise UsageError(f"{option} must be {limits}, got {value:g}")
 
 
 @dataclass(frozen=True)
-class CascadeModel(ClickModel):
+class CascadeModel(_CheckedOptions, ClickModel):
     """f = r: clicks every relevant item that is examined, and does not stop after a click."""
 
     eta: float = 1.0
     relevant_from: float = 2.0
     q: ClassVar[None] = None
-
-    def __post_init__(self) -> None:
-        _check_options(self)
 
     def click_probability(self, relevance: Doubles, near_clicked: BoolArray) -> Doubles:
         """Return r."""
@@ -128,15 +124,12 @@ class CascadeModel(ClickModel):
 
 
 @dataclass(frozen=True)
-class DiverseClicks(ClickModel):
+class DiverseClicks(_CheckedOptions, ClickModel):
     """f = r (1 − s): clicks a relevant item unless it is similar to one clicked above. The paper's *diverse-clicks*."""
 
     eta: float = 0.0
     q: float = 0.5
     relevant_from: float = 2.0
-
-    def __post_init__(self) -> None:
-        _check_options(self)
 
     def click_probability(self, relevance: Doubles, near_clicked: BoolArray) -> Doubles:
         """Return r (1 − s)."""
@@ -144,7 +137,7 @@ class DiverseClicks(ClickModel):
 
 
 @dataclass(frozen=True)
-class SimilarClicks(ClickModel):
+class SimilarClicks(_CheckedOptions, ClickModel):
     """f = r + (1 − r) s: clicks a relevant item, or one similar to an item clicked above. The paper's *similar-clicks*.
 
     The default eta is the paper's for Web30k; for Yahoo it is 0.1.
@@ -154,25 +147,19 @@ class SimilarClicks(ClickModel):
     q: float = 0.5
     relevant_from: float = 2.0
 
-    def __post_init__(self) -> None:
-        _check_options(self)
-
     def click_probability(self, relevance: Doubles, near_clicked: BoolArray) -> Doubles:
         """Return r + (1 − r) s."""
         return np.where(near_clicked, 1.0, relevance)
 
 
 @dataclass(frozen=True)
-class PositionBasedModel(ClickModel):
+class PositionBasedModel(_CheckedOptions, ClickModel):
     """f = r + (1 − r) noise: clicks a relevant item, and an irrelevant one with probability `noise`."""
 
     eta: float = 1.0
     noise: float = 0.1
     relevant_from: float = 2.0
     q: ClassVar[None] = None
-
-    def __post_init__(self) -> None:
-        _check_options(self)
 
     @property
     def is_stochastic(self) -> bool:
@@ -355,11 +342,15 @@ def examination_probability(n_slots: int, eta: float) -> Doubles:
 def similar_items(lists: ItemLists, q: float) -> BoolArray:
     """Return (B, N, N) which pairs of different items are similar: apart by at most the q quantile of their list.
 
+    Raises:
+        DataError: A feature is missing, so that there are no distances.
+
     >>> similar_items(ItemLists(features=[[0], [1], [9]], offsets=[0, 3]), q=0)[0].astype(int).tolist()
     [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
     """
     from scipy.spatial.distance import squareform  # takes a quarter of a second to import
 
+    _check_no_missing(lists)
     lengths = lists.lengths
     similar = np.zeros((len(lists), *[int(lengths.max(initial=0))] * 2), dtype=bool)
     for length in np.unique(lengths[lengths >= 2]).tolist():
@@ -369,6 +360,16 @@ def similar_items(lists: ItemLists, q: float) -> BoolArray:
         square = squareform(np.arange(1, close.shape[1] + 1))  # (n, n) the number of each pair; 0 on the diagonal
         similar[members, :length, :length] = np.pad(close, ((0, 0), (1, 0)))[:, square]
     return similar
+
+
+def _check_no_missing(lists: ItemLists) -> None:
+    missing = np.isnan(lists.features)
+    if missing.any():
+        row, column = np.argwhere(missing)[0]
+        raise DataError(
+            f"{lists.describe_item(int(row))}: feature {lists.feature_names[column]!r} is missing, and this user "
+            "compares items by all of their features: fill it, or choose a user that does not compare items"
+        )
 
 
 def _close_pairs(features: FloatArray, q: float) -> BoolArray:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,14 +28,19 @@ from torch import Tensor
 from seq2slate.atomic import atomic_path
 from seq2slate.config import TrainingConfig
 from seq2slate.data.lists import IntArray, ItemLists, batch_indices
+from seq2slate.data.ranker import BaseOrder
 from seq2slate.errors import DataError, TrainingInterruptedError, TrainingStoppedError, UsageError
 from seq2slate.estimator import check_labels
+from seq2slate.html import table
 from seq2slate.metrics import Measure, measure_ranker
 from seq2slate.model.network import InputLists
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.progress import TrainingProgress
 from seq2slate.saving import FORMAT
+from seq2slate.training.callbacks import Callback, Callbacks, EpochFunction, EpochReport, StepReport
 from seq2slate.training.objectives import Objective
+
+_FEW_LISTS = 1000
 
 
 @dataclass
@@ -52,6 +58,8 @@ class Progress:
     best_epoch: int = -1
     history: list[dict[str, float]] = field(default_factory=list)
     """An entry for every epoch: loss, value of the measure, learning rate."""
+    stopped: bool = False
+    """Whether a callback ended the run."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +67,59 @@ class History:
     """What a finished run looked like."""
 
     epochs: list[dict[str, float]]
+    """An entry for every epoch: loss, value of the measure, learning rate."""
     best_epoch: int
+    """From 0."""
     measure: str
+    """The validation measure."""
+    base: float = math.nan
+    """The measure of the base order, on the validation lists."""
 
     @property
     def best(self) -> float:
         """The measure of the best epoch, on the validation lists."""
         return self.epochs[self.best_epoch][self.measure]
+
+    def __str__(self) -> str:
+        """Return the result in one line: the measure of the base order and of the model."""
+        gain = f" ({self.best / self.base - 1:+.1%})" if self.base > 0 else ""
+        return (
+            f"{self.measure} on the validation lists: base order {self.base:.4f} → {self.best:.4f}{gain}, "
+            f"epoch {self.best_epoch + 1} of {len(self.epochs)}"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [f"{number}{' (best)' if number == self.best_epoch + 1 else ''}"]
+            + [f"{one[name]:.4g}" for name in ("loss", self.measure, "learning_rate")]
+            for number, one in enumerate(self.epochs, start=1)
+        ]
+        header = ["epoch", "loss", self.measure, "learning rate"]
+        return table(header, [["base order", "", f"{self.base:.4g}", ""], *rows])
+
+
+def advice(history: History, config: TrainingConfig, n_lists: int) -> str | None:
+    """Return a warning for a model that is not better than the base order, and what to try; None for one that is.
+
+    Args:
+        history: The finished run.
+        config: How it was trained.
+        n_lists: Training lists that have a gradient.
+
+    """
+    if not history.best <= history.base:
+        return None
+    last = len(history.epochs) - 1
+    ideas = ["check that the lists are in base order and that the columns are what they should be (seq2slate inspect)"]
+    if n_lists < _FEW_LISTS:
+        ideas.append(f"train on more lists: {n_lists:,} with a positive and a second item are few")
+    if history.best_epoch == last and last + 1 == config.epochs:
+        ideas.append(f"train longer: the last of {config.epochs} epochs was the best (epochs={2 * config.epochs})")
+    if history.best_epoch == 0 and last > 0:
+        rate = config.learning_rate
+        ideas.append(f"slow down: the first epoch was the best (learning_rate={rate / 3:.1g}, or more dropout)")
+    ideas.append("compare with mart or lambdamart on the same lists: if they do not gain either, serve the base order")
+    return "warning: the model is not better than the base order. What to try:\n" + "\n".join(f"- {i}" for i in ideas)
 
 
 def run_training(
@@ -76,7 +130,7 @@ def run_training(
     *,
     checkpoints: Path | None = None,
     resume: bool = False,
-    tensorboard: Path | None = None,
+    callbacks: Sequence[Callback | EpochFunction] = (),
     quiet: bool = False,
 ) -> History:
     """Train a model in place; it ends with the weights of the epoch that was best on the validation lists.
@@ -89,7 +143,7 @@ def run_training(
         checkpoints: Folder for checkpoints, from which the run can be resumed after Ctrl-C or a crash. It stays when
             the run has ended, so that a model that could not be saved is not lost.
         resume: Go on from the newest checkpoint; the run must have the same lists and options.
-        tensorboard: Folder for TensorBoard scalars.
+        callbacks: Called after every step and epoch, see `training.callbacks`.
         quiet: Print nothing.
 
     Returns:
@@ -101,27 +155,13 @@ def run_training(
 
     """
     check_labels(valid, "validation")
-    run = _Run(model, train, valid, config, checkpoints, _progress(config, tensorboard, quiet))
+    run = _Run(model, train, valid, config, checkpoints, Callbacks(callbacks), quiet=quiet)
     if resume:
         run.resume()
     elif checkpoints is not None and any(checkpoints.glob("*.checkpoint")):
         raise UsageError(f"{checkpoints} holds a run that has not ended: resume it, or remove the folder to begin anew")
     with _deferred_interrupt() as interrupted, run.watch:
         return run.train(interrupted)
-
-
-def _progress(config: TrainingConfig, tensorboard: Path | None, quiet: bool) -> TrainingProgress:
-    aim = "reward" if config.policy == "reinforce" else "loss"
-    writer = None if tensorboard is None else _summary_writer(tensorboard)
-    return TrainingProgress(config.epochs, aim, config.measure, writer, quiet=quiet)
-
-
-def _summary_writer(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise UsageError("TensorBoard is not installed: pip install 'seq2slate[tensorboard]'") from error
-    return SummaryWriter(str(folder))
 
 
 class _Run:
@@ -132,11 +172,16 @@ class _Run:
         valid: ItemLists,
         config: TrainingConfig,
         folder: Path | None,
-        watch: TrainingProgress,
+        callbacks: Callbacks,
+        *,
+        quiet: bool,
     ) -> None:
-        self.model, self.config, self.folder, self.watch = model, config, folder, watch
+        self.model, self.config, self.folder, self.callbacks = model, config, folder, callbacks
         self.train_lists = _useful_lists(train)
         self.valid, self.measure = valid, Measure.parse(config.measure)
+        self.base = float(np.nanmean(measure_ranker(BaseOrder(), valid, [self.measure])[self.measure]))
+        self.aim = "reward" if config.policy == "reinforce" else "loss"
+        self.watch = TrainingProgress(config.epochs, self.aim, config.measure, self.base, quiet=quiet)
         self.network = model.network
         self.optimiser = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate, weight_decay=config.l2)
         self.objective = Objective(config)
@@ -150,17 +195,28 @@ class _Run:
 
     def train(self, interrupted: threading.Event) -> History:
         """Run the epochs that are left."""
-        while not self._finished:
-            self._run_epoch(interrupted)
-        self.network.load_state_dict(self.best_weights)
-        self.network.eval()
-        progress = self.progress
-        return History(progress.history, progress.best_epoch, self.config.measure)
+        history = None
+        self.watch.run_begins(len(self.train_lists), len(self.valid))
+        self.callbacks.begin(asdict(self.network.config) | asdict(self.config))
+        try:
+            while not self._finished:
+                self._run_epoch(interrupted)
+            self.network.load_state_dict(self.best_weights)
+            self.network.eval()
+            progress = self.progress
+            history = History(progress.history, progress.best_epoch, self.config.measure, self.base)
+            self.watch.say(str(history))
+            if warning := advice(history, self.config, len(self.train_lists)):
+                self.watch.say(warning)
+        finally:
+            self.callbacks.end(history)
+        return history
 
     @property
     def _finished(self) -> bool:
         progress = self.progress
-        return progress.epoch >= self.config.epochs or progress.epoch - progress.best_epoch > self.config.patience
+        is_patient = progress.epoch - progress.best_epoch <= self.config.patience
+        return progress.stopped or progress.epoch >= self.config.epochs or not is_patient
 
     def _run_epoch(self, interrupted: threading.Event) -> None:
         progress = self.progress
@@ -204,7 +260,9 @@ class _Run:
         progress.batch += 1
         progress.epoch_loss += float(values.sum())
         progress.epoch_lists += len(index)
-        self.watch.step(progress.step, progress.epoch_loss / progress.epoch_lists, len(index), rate, float(norm))
+        loss = progress.epoch_loss / progress.epoch_lists
+        self.watch.step(loss, len(index))
+        self.callbacks.step(StepReport(progress.step, self.aim, loss, rate, float(norm), self.watch.speed))
 
     def _check_finite(self, name: str, value: Tensor, index: IntArray, rate: float) -> None:
         if torch.isfinite(value):
@@ -228,12 +286,16 @@ class _Run:
         self.network.eval()
         value = self._validate()
         loss = progress.epoch_loss / max(1, progress.epoch_lists)
-        progress.history.append({"loss": loss, self.config.measure: value, "learning_rate": self._learning_rate()})
+        rate, measure = self._learning_rate(), self.config.measure
+        progress.history.append({"loss": loss, measure: value, "learning_rate": rate})
         better = value > progress.best or progress.best_epoch < 0
         if better:
             progress.best, progress.best_epoch = value, progress.epoch
             self.best_weights = {name: tensor.detach().clone() for name, tensor in self.network.state_dict().items()}
-        self.watch.epoch_ends(progress.epoch, progress.step, loss, value, better=better)
+        self.watch.epoch_ends(progress.epoch, loss, value, better=better)
+        progress.stopped = self.callbacks.epoch(
+            EpochReport(progress.epoch + 1, progress.step, self.aim, loss, measure, value, self.base, better, rate)
+        )
         progress.epoch, progress.batch, progress.epoch_loss, progress.epoch_lists = progress.epoch + 1, 0, 0.0, 0
         if self.folder is not None:
             self._save()

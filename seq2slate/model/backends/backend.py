@@ -130,6 +130,7 @@ class NetworkBackend:
         features: npt.ArrayLike,
         k: int | None = None,
         *,
+        ids: Sequence[str] | None = None,
         categorical: Categorical | None = None,
         context: Context | None = None,
         generator: torch.Generator | None = None,
@@ -137,11 +138,11 @@ class NetworkBackend:
     ) -> Placed:
         """Return the slate (K,) of one list and the log-probability of each choice, as `slates` does.
 
-        features (n, F) are raw, in base order; categorical columns have n values each, context columns one.
+        features (n, F) are raw, in base order; categorical columns have n values each, context columns one. The ids of
+        the items are read by a model with a categorical column `item_id`, if that is not given.
         """
-        rows = self.transform.as_rows(features)
-        steps, draws = self._drawn(1, len(rows), k, generator, temperature)
-        one = RawList(rows, categorical, context)
+        one = RawList(self.transform.as_rows(features), self._with_ids(categorical, ids), context)
+        steps, draws = self._drawn(1, len(one.features), k, generator, temperature)
         return self.place_one(one, steps, *((None, 1.0) if draws is None else (draws[0], 1 / temperature)))
 
     def rank(self, batch: Batch, k: int | None = None) -> IntArray:
@@ -158,16 +159,22 @@ class NetworkBackend:
         features: npt.ArrayLike,
         slate: Sequence[int],
         *,
+        ids: Sequence[str] | None = None,
         categorical: Categorical | None = None,
         context: Context | None = None,
         temperature: float = 1.0,
     ) -> FloatArray:
         """Return (K, n) the probability of every item at every step of a slate, given the items placed before."""
-        one = RawList(self.transform.as_rows(features), categorical, context)
+        one = RawList(self.transform.as_rows(features), self._with_ids(categorical, ids), context)
         encoded = self.network.encode(self._inputs_of_one(one))
         scores = self.network.decoder.score(encoded, torch.tensor([list(slate)], device=encoded.mask.device))
         probabilities: FloatArray = (scores[0] / temperature).softmax(1).cpu().numpy()
         return probabilities
+
+    def _with_ids(self, categorical: Categorical | None, ids: Sequence[str] | None) -> Categorical | None:
+        if ids is None or not self.transform.categorical:
+            return categorical
+        return self.transform.with_item_ids(categorical or {}, ids)
 
     def _drawn(
         self, n_lists: int, longest: int, k: int | None, generator: torch.Generator | None, temperature: float

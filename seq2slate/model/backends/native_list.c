@@ -49,11 +49,13 @@ static float log_probability(int64_t n, const uint8_t *left, const float *score,
     return (score[choice] - best) * sharpness - logf(total);
 }
 
-/* The scale that was fitted to the columns: `NumberColumns` in Python. */
+/* The scale that was fitted to the columns, and what a missing value, NaN, becomes: `NumberColumns` in Python. The indicators are
+ * of the columns `places`; with `imputes` 0 a missing value is refused. */
 typedef struct {
-    int64_t takes_logarithm;
+    int64_t columns, indicators, scales, takes_logarithm, imputes;
     float clip;
-    const float *mean, *inverse_std;
+    const float *mean, *inverse_std, *imputed;
+    const int64_t *places;
 } scaling;
 
 /* Item similarity: `SimilarityInteraction` in Python. `weights` are divided by the bends, `added` is e^{effect_placed} - 1.
@@ -63,8 +65,8 @@ typedef struct {
     float offset, threshold, sharpness, effect_above, added, least, most;
 } similarity;
 
-/* A network with one LSTM layer as its encoder and one as its decoder. prior (positions), similarity and scaling may be null;
- * arguments of the pointer are clamped to ±limit. */
+/* A network with one LSTM layer as its encoder and one as its decoder. prior (positions) and similarity may be null; arguments of
+ * the pointer are clamped to ±limit. */
 typedef struct {
     lstm encoder, decoder;
     const float *w_enc, *w_dec, *go, *v, *prior;
@@ -85,15 +87,36 @@ static int is_finite(int64_t count, const float *x) {
     return !failed;
 }
 
-/* Scale x (n, f) as `NumberColumns` does. */
-static void scale(const scaling *by, int64_t n, int64_t f, const float *restrict x, float *restrict scaled) {
-    if (by->takes_logarithm)
-        for (int64_t k = 0; k < n * f; k++) scaled[k] = copysignf(log_of_one_plus(fabsf(x[k])), x[k]);
-    else
-        memcpy(scaled, x, n * f * sizeof(float));
-    for (int64_t i = 0; i < n; i++)
+/* By its bits, too. */
+static inline int is_nan(float x) {
+    float_bits value;
+    value.value = x;
+    return ((uint32_t)value.bits & 0x7FFFFFFFu) > 0x7F800000u;
+}
+
+static int has_infinity(int64_t count, const float *x) {
+    for (int64_t k = 0; k < count; k++)
+        if (!is_finite(1, x + k) && !is_nan(x[k])) return 1;
+    return 0;
+}
+
+/* Put what `NumberColumns` makes of x (n, columns) into out (n, columns + indicators), which holds zeros. */
+static void scale(const scaling *by, int64_t n, int has_missing, const float *restrict x, float *restrict out) {
+    const int64_t f = by->columns, width = f + by->indicators;
+    for (int64_t i = 0; i < n; i++) {
+        const float *restrict row = x + i * f;
+        float *restrict scaled = out + i * width;
+        if (by->takes_logarithm)
+            for (int64_t k = 0; k < f; k++) scaled[k] = copysignf(log_of_one_plus(fabsf(row[k])), row[k]);
+        else
+            memcpy(scaled, row, f * sizeof(float));
+        for (int64_t k = 0; by->scales && k < f; k++)
+            scaled[k] = limited((scaled[k] - by->mean[k]) * by->inverse_std[k], by->clip);
+        if (!has_missing) continue;
         for (int64_t k = 0; k < f; k++)
-            scaled[i * f + k] = limited((scaled[i * f + k] - by->mean[k]) * by->inverse_std[k], by->clip);
+            if (is_nan(row[k])) scaled[k] = by->imputed[k];
+        for (int64_t k = 0; k < by->indicators; k++) scaled[f + k] = (float)is_nan(row[by->places[k]]);
+    }
 }
 
 static inline float sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-limited(x, 87.0f))); }
@@ -222,12 +245,15 @@ static int decode_list(gemm_function *gemm, const list_network *net, const decod
     return is_finite(now->steps, log_probabilities) ? PLACED : NOT_FINITE;
 }
 
-/* Place the first items of one list of n > 0 items, and say with what log-probability each was placed. features (n, inputs) are
- * raw if `is_raw`, and draws (steps) may be null. Returns PLACED, NO_MEMORY, or NOT_FINITE if a number is NaN or infinite. */
+/* Place the first items of one list of n > 0 items, and say with what log-probability each was placed. features are raw,
+ * (n, columns), if `is_raw`, or else (n, inputs); draws (steps) may be null. Returns PLACED, NO_MEMORY, or NOT_FINITE if a number is
+ * infinite, or NaN where it does not stand for a missing value. */
 int place_list(gemm_function *gemm, const list_network *net, int64_t n, int64_t steps, int is_raw, float sharpness,
                const float *features, const float *draws, int64_t *slate, float *log_probabilities) {
-    if (!is_finite(n * net->encoder.inputs, features)) return NOT_FINITE;
     const int64_t d = net->encoder.d, f = net->encoder.inputs, pairs = net->similarity ? n * n : 0;
+    const int64_t given = n * (is_raw ? net->scaling->columns : f);
+    const int has_missing = !is_finite(given, features);
+    if (has_missing && !(is_raw && net->scaling->imputes && !has_infinity(given, features))) return NOT_FINITE;
     const int64_t of_clicks = pairs ? n * (f + n + 3) : 0, of_steps = n * 4 * d + 5 * d;
     const int64_t shared = of_clicks > of_steps ? of_clicks : of_steps; /* one after the other */
     float *memory = calloc((size_t)(n * f + pairs + 2 * n + (2 * n + 1) * d + 4 * d + steps * n + shared), sizeof(float));
@@ -241,7 +267,7 @@ int place_list(gemm_function *gemm, const list_network *net, int64_t n, int64_t 
     const click_model user = {.similar = rest + shared, .clicks = rest + shared + pairs};
     const float *x = features;
     int outcome = PLACED;
-    if (is_raw && net->scaling) scale(net->scaling, n, f, features, scaled), x = scaled;
+    if (is_raw) scale(net->scaling, n, has_missing, features, scaled), x = scaled;
     for (int64_t i = 0; net->prior && i < n; i++) bias[i] = net->prior[i < net->positions ? i : net->positions - 1];
     if (net->similarity) outcome = expect_clicks(gemm, net->similarity, n, f, x, rest, bias, user);
     if (outcome == PLACED) {

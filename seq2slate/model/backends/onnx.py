@@ -65,12 +65,12 @@ class OnnxRanker:
         """Return what the graph reads of a batch, but for `k`."""
         lists = batch.lists
         encoded = self.transform.apply(lists)  # also says what is wrong with the columns
-        inputs: dict[str, npt.NDArray[Any]] = {"features": batch.features, "lengths": lists.lengths}
+        features = batch.pad(self.transform.raw_features(lists))
+        inputs: dict[str, npt.NDArray[Any]] = {"features": features, "lengths": lists.lengths}
         for name, codes in encoded.categorical.items():
             inputs[ITEM_CODES + name] = batch.pad(codes.astype(np.int64))
         if self.transform.context.names:
-            columns = [np.asarray(lists.context[name], np.float32) for name in self.transform.context.names]
-            inputs["context"] = np.stack(columns, axis=1)
+            inputs["context"] = self.transform.raw_context(lists)
         for name, codes in encoded.context_categorical.items():
             inputs[LIST_CODES + name] = codes.astype(np.int64)
         return inputs

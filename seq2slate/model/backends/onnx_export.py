@@ -3,10 +3,10 @@
 The graph computes what `model.network` says, for greedy slates; it holds the normalisation of the columns, the encoder,
 and the decoder as a loop. The file is written only after its slates were found equal to the network's (`parity`).
 
-Inputs, for B lists of at most N items: `features` (B, N, F) float32, raw; `lengths` (B,) int64; `k` () int64; and if
-the model reads such columns `context` (B, C) float32, and codes from the vocabularies, int64: `item_codes.NAME` (B, N)
-and `list_codes.NAME` (B,). Outputs: `slates` (B, K) int64, -1 where nothing is placed, and `log_probabilities` (B, K).
-What stands in the place of padding does not matter.
+Inputs, for B lists of at most N items: `features` (B, N, F) float32, raw, NaN where a value is missing; `lengths` (B,)
+int64; `k` () int64; and if the model reads such columns `context` (B, C) float32, just as raw, and codes from the
+vocabularies, int64: `item_codes.NAME` (B, N) and `list_codes.NAME` (B,). Outputs: `slates` (B, K) int64, -1 where
+nothing is placed, and `log_probabilities` (B, K). What stands in the place of padding does not matter.
 
 Each kind of component has a function that writes its part of the graph, in one of the dicts `CELL_GRAPHS`,
 `ENCODER_GRAPHS`, `INTERACTION_GRAPHS` and `DECODER_GRAPHS`; a network with any other cannot be exported.
@@ -28,8 +28,8 @@ import torch
 from torch import Tensor, nn
 
 from seq2slate.atomic import atomic_path
-from seq2slate.data.features import NumberColumns
 from seq2slate.data.lists import Batch, FloatArray
+from seq2slate.data.scaling import NumberColumns
 from seq2slate.errors import DataError, UsageError
 from seq2slate.model.backends.backend import NetworkBackend, Placed
 from seq2slate.model.backends.onnx import FEATURES_NOTE, ITEM_CODES, LIST_CODES, WEIGHTS_NOTE, OnnxRanker
@@ -515,12 +515,20 @@ DECODER_GRAPHS: dict[type[Decoder], Callable[[_NetworkGraph, Any, _EncodedGraph]
 
 
 def _normalised(x: Value, columns: NumberColumns) -> Value:
-    """Return the numbers as `NumberColumns.apply` scales them."""
-    if columns.scaling == "none":
-        return x
+    """Return the numbers and indicators as `NumberColumns.apply` does."""
+    graph, is_missing = x.graph, x.op("IsNaN")
+    if columns.missing == "impute":
+        x = graph.where(is_missing, 0.0, x)
     if columns.scaling == "signed-log":
         x = x.op("Abs").log1p() * x.op("Sign")
-    return ((x - columns.mean) * columns.inverse_std).op("Clip", -columns.clip, columns.clip)
+    if columns.scaling != "none":
+        x = ((x - columns.mean) * columns.inverse_std).op("Clip", -columns.clip, columns.clip)
+    if columns.missing == "impute":
+        x = graph.where(is_missing, columns.imputed, x)
+    if not columns.indicators:
+        return x
+    indicators = is_missing.cast(FLOAT).op("Gather", columns.indicator_places, axis=-1)
+    return graph.concat([x, indicators], axis=-1)
 
 
 def _array(weights: Tensor) -> Array:

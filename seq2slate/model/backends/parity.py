@@ -1,10 +1,10 @@
 """Is what a backend computes what the network computes? Slates and log-probabilities are compared on random lists.
 
-There are 1,000 lists of 1 to 200 items, in the range of the fitted columns and somewhat beyond, some with duplicates,
-some of nothing but one item again and again. Two programs round differently, so where two items have nearly the same
-score either may be first, and the rest of the slate follows from that. Such a slate is not taken on trust: the network
-goes through it in float64, and it passes only if every choice was as good as the best one, within `TIE`. How many there
-were is said.
+There are 1,000 lists of 1 to 200 items, in the range of the fitted columns and somewhat beyond, some with missing
+values, some with duplicates, some of nothing but one item again and again. Two programs round differently, so where two
+items have nearly the same score either may be first, and the rest of the slate follows from that. Such a slate is not
+taken on trust: the network goes through it in float64, and it passes only if every choice was as good as the best one,
+within `TIE`. How many there were is said.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seq2slate.data.features import FeatureTransform, NumberColumns, Vocabulary
+from seq2slate.data.features import FeatureTransform, Vocabulary
 from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists, offsets_from_lengths
+from seq2slate.data.scaling import NumberColumns
 from seq2slate.errors import DataError
 from seq2slate.model.decoders import choice_log_probabilities
 from seq2slate.model.network import InputLists
@@ -178,13 +179,15 @@ def _random_lists(
 
 
 def _random_numbers(columns: NumberColumns, n_rows: int, rng: np.random.Generator) -> FloatArray:
-    """Return (rows, F) raw numbers twice as spread as those of the training; some are beyond what is clipped."""
+    """Return (rows, F) raw numbers twice as spread as those of the training; some are clipped, and some missing."""
     spread = rng.normal(scale=2, size=(n_rows, len(columns.names)))
     spread[rng.random(spread.shape) < 0.01] *= 10
     std = np.divide(1, columns.inverse_std, out=np.ones(len(columns.names)), where=columns.inverse_std > 0)
     values = columns.mean + spread * std
     if columns.scaling == "signed-log":
         values = np.sign(values) * np.expm1(np.minimum(np.abs(values), 80))  # e^80 is a float32
+    if columns.missing == "impute":
+        values[rng.random(values.shape) < 0.05] = np.nan
     return values.astype(np.float32)
 
 

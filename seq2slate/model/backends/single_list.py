@@ -15,9 +15,10 @@ import numpy.typing as npt
 import torch
 from scipy.special import expit
 
-from seq2slate.data.features import EncodedLists, NumberColumns
+from seq2slate.data.features import EncodedLists
 from seq2slate.data.lists import Batch, FloatArray, IntArray
 from seq2slate.data.ranker import empty_slates
+from seq2slate.data.scaling import NumberColumns
 from seq2slate.model.backends.backend import NativeBackend, Placed, RawList
 from seq2slate.model.backends.kernels import KERNELS
 from seq2slate.model.backends.native import CLstm, NativeKernels, addresses
@@ -52,8 +53,8 @@ class SingleListBackend(NativeBackend):
         super().__init__(model)
         self._program = _ListProgram(self.network, self.transform.dense)
         # Not so if base positions are an input.
-        self._reads_numbers_only = self.transform.reads_numbers_only and self.network.n_inputs == len(
-            self.transform.dense.names
+        self._reads_numbers_only = (
+            self.transform.reads_numbers_only and self.network.n_inputs == self.transform.dense.n_outputs
         )
 
     @classmethod
@@ -108,9 +109,9 @@ class SingleListBackend(NativeBackend):
 
 class _CScaling(ctypes.Structure):
     _fields_ = [
-        ("takes_logarithm", ctypes.c_int64),
+        *[(name, ctypes.c_int64) for name in ("columns", "indicators", "scales", "takes_logarithm", "imputes")],
         ("clip", ctypes.c_float),
-        *[(name, ctypes.c_void_p) for name in ("mean", "inverse_std")],
+        *[(name, ctypes.c_void_p) for name in ("mean", "inverse_std", "imputed", "places")],
     ]
 
 
@@ -144,7 +145,7 @@ class _ListProgram:
         self._no_memory, self._not_finite = (
             ctypes.c_int.in_dll(kernels.library, name).value for name in ("no_memory", "not_finite")
         )
-        self._inputs = network.n_inputs
+        self._inputs, self._raw_inputs = network.n_inputs, len(columns.names)
         self._kept: list[object] = []  # what C has the address of
         others = [weights.detach() for weights in (network.w_enc, network.w_dec, network.go, network.v)]
         prior, interaction = None if network.prior is None else _scaled(network.prior), network.interaction
@@ -159,25 +160,22 @@ class _ListProgram:
             self._kept_structure(self._similarity(interaction))
             if isinstance(interaction, SimilarityInteraction)
             else None,
-            None if columns.scaling == "none" else self._kept_structure(self._scaling(columns)),
+            self._kept_structure(self._scaling(columns)),
         )
         self._address = ctypes.addressof(self._network)
 
     def run(self, items: FloatArray, steps: int, draws: FloatArray | None, sharpness: float, *, is_raw: bool) -> Placed:
         """Return the slate (steps,) of items (N, I) and log-probabilities (steps,), under softmax(score · sharpness).
 
-        The items are the best ones, or with draws (steps,) sampled. They are raw numbers, or else what the network
-        reads.
+        The items are the best ones, or with draws (steps,) sampled. They are raw numbers (N, F), NaN where one is
+        missing, or else what the network reads.
         """
         slate, logs = np.empty(steps, np.int64), np.empty(steps, np.float32)
         if not steps:
             return slate, logs
-        if (
-            items.shape != (len(items), self._inputs)
-            or steps > len(items)
-            or (draws is not None and len(draws) != steps)
-        ):
-            raise ValueError(f"no {steps} steps over items of shape {items.shape}: expected (N, {self._inputs})")
+        width = self._raw_inputs if is_raw else self._inputs
+        if items.shape != (len(items), width) or steps > len(items) or (draws is not None and len(draws) != steps):
+            raise ValueError(f"no {steps} steps over items of shape {items.shape}: expected (N, {width})")
         where = (_address_of(array) for array in (items, draws, slate, logs))
         outcome = self._place_list(self._gemm, self._address, len(items), steps, is_raw, sharpness, *where)
         if outcome == self._no_memory:
@@ -187,8 +185,18 @@ class _ListProgram:
         return slate, logs
 
     def _scaling(self, columns: NumberColumns) -> _CScaling:
-        where = [self._kept_numbers(numbers) for numbers in (columns.mean, columns.inverse_std)]
-        return _CScaling(int(columns.scaling == "signed-log"), columns.clip, *where)
+        numbers = [self._kept_numbers(each) for each in (columns.mean, columns.inverse_std, columns.imputed)]
+        self._kept.append(places := columns.indicator_places)
+        return _CScaling(
+            len(columns.names),
+            len(places),
+            columns.scaling != "none",
+            columns.scaling == "signed-log",
+            columns.missing == "impute",
+            columns.clip,
+            *numbers,
+            _address_of(places),
+        )
 
     def _similarity(self, interaction: SimilarityInteraction) -> _CSimilarity:
         bends = expit(_scaled(interaction.bends))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from seq2slate.serving.web.svg import (
     line_chart,
     nice_axis,
 )
-from seq2slate.serving.web.words import NOTHING, clock, count, milliseconds, per_100, percent, span
+from seq2slate.serving.web.words import NOTHING, clock, count, milliseconds, per_100, percent, plural, with_interval
 
 FIRST_SLOTS = 30
 """Drawn at most; the JSON has the numbers of all."""
@@ -132,21 +133,20 @@ def _slot_axis(last: int) -> Axis:
 def _position_table(analysis: Analysis, *, of_difference: bool) -> Html:
     arms = [arm for arm in analysis.arms if not of_difference or arm.arm != analysis.control]
     n_slots = max(len(arm.positions) for arm in arms)
-    rows = []
-    for index in range(min(n_slots, _SLOTS_IN_TABLE)):
-        slots = [arm.positions[index] if index < len(arm.positions) else None for arm in arms]
-        rows.append([str(index + 1), *(_slot_cell(slot, of_difference=of_difference) for slot in slots)])
+    by_slot = zip_longest(*(arm.positions[:_SLOTS_IN_TABLE] for arm in arms))
+    rows = [
+        [str(number), *(_slot_cell(slot, of_difference=of_difference) for slot in slots)]
+        for number, slots in enumerate(by_slot, start=1)
+    ]
     more = f" (the first {_SLOTS_IN_TABLE} of {count(n_slots)} positions)" if n_slots > _SLOTS_IN_TABLE else ""
-    columns = [Column("position"), *(Column(arm.arm, is_name=True) for arm in arms)]
+    columns = [Column("position"), *(Column(arm.arm, kind="name") for arm in arms)]
     return folded(f"The numbers{more}", data_table(columns, rows, label="Clicks per 100 slates by position and arm"))
 
 
 def _slot_cell(slot: PositionResult | None, *, of_difference: bool) -> str:
-    value = None if slot is None else slot.against_control if of_difference else slot.ctr
-    if value is None:
+    if slot is None:
         return NOTHING
-    text = per_100(value.value, signed=of_difference)
-    return text if value.interval is None else f"{text} ({span(value.interval, signed=of_difference)})"
+    return with_interval(slot.against_control if of_difference else slot.ctr, signed=of_difference)
 
 
 # Over time
@@ -157,40 +157,30 @@ def traffic_chart(minutes: Sequence[MinuteCounts], arms: Sequence[str], now: flo
     if not minutes:
         return None
     end = int(now // 60) + 1
-    size = _bin_size(end - minutes[0].minute)
-    start = _first_bin(minutes[0].minute, size, end)
-    n_bins = -(-(end - start) // size)
-    slates: dict[str, list[int]] = defaultdict(lambda: [0] * n_bins)
-    clicks: dict[str, list[int]] = defaultdict(lambda: [0] * n_bins)
+    size = next((size for size in _BINS if (end - minutes[0].minute) / size <= _MOST_BINS), _BINS[-1])
+    begins = range(_first_bin(minutes[0].minute, size, end), end, size)
+    slates: dict[str, Counter[int]] = defaultdict(Counter)
+    clicks: dict[str, Counter[int]] = defaultdict(Counter)
     for one in minutes:
-        if start <= one.minute < end:  # another replica's clock may be ahead
-            slates[one.arm][(one.minute - start) // size] += one.impressions
-            clicks[one.arm][(one.minute - start) // size] += one.clicks
-    begins = [start + number * size for number in range(n_bins)]
-    passed = [float(size)] * (n_bins - 1) + [max(0.5, now / 60 - begins[-1])]
+        if begins.start <= one.minute < end:  # another replica's clock may be ahead
+            begin = begins[(one.minute - begins.start) // size]
+            slates[one.arm][begin] += one.impressions
+            clicks[one.arm][begin] += one.clicks
     series = [
-        Series(arm, number, _rate_points(begins, slates[arm], passed))
-        for number, arm in enumerate(arms)
-        if arm in slates
+        Series(arm, number, _rate_points(begins, slates[arm], now)) for number, arm in enumerate(arms) if arm in slates
     ]
     high = max((point.y for one in series for point in one.points), default=0.0)
     chart = line_chart(
         "Slates per minute over time", series, _time_axis(begins), nice_axis(0, high, "slates per minute")
     )
     rows = [
-        [clock(begin), *(f"{count(slates[arm][n])} ({count(clicks[arm][n])})" for arm in arms)]
-        for n, begin in enumerate(begins)
+        [clock(begin), *(f"{count(slates[arm][begin])} ({count(clicks[arm][begin])})" for arm in arms)]
+        for begin in begins
     ]
-    columns = [Column("from, UTC"), *(Column(f"{arm}: slates (clicks)", is_name=True) for arm in arms)]
+    columns = [Column("from, UTC"), *(Column(f"{arm}: slates (clicks)", kind="name") for arm in arms)]
     inside = folded("The numbers", data_table(columns, rows, label="Slates and clicks over time, by arm"))
-    caption = element(
-        "figcaption", f"The last 24 hours at most, {size} {'minute' if size == 1 else 'minutes'} per point."
-    )
+    caption = element("figcaption", f"The last 24 hours at most, {plural(size, 'minute')} per point.")
     return element("figure", legend([(one.name, one.arm) for one in series]), chart, caption, inside)
-
-
-def _bin_size(n_minutes: int) -> int:
-    return next((size for size in _BINS if n_minutes / size <= _MOST_BINS), _BINS[-1])
 
 
 def _first_bin(first: int, size: int, end: int) -> int:
@@ -199,10 +189,12 @@ def _first_bin(first: int, size: int, end: int) -> int:
     return start + size if end - start > 24 * 60 else start
 
 
-def _rate_points(begins: Sequence[int], slates: Sequence[int], passed: Sequence[float]) -> list[Point]:
+def _rate_points(begins: range, slates: Counter[int], now: float) -> list[Point]:
+    """Return slates per minute from each time on; the last bin is as long as it has lasted so far."""
+    passed = {begin: float(begins.step) for begin in begins} | {begins[-1]: max(0.5, now / 60 - begins[-1])}
     return [
-        Point(begin, number / minutes, text=f"from {clock(begin)}: {count(number)} slates")
-        for begin, number, minutes in zip(begins, slates, passed, strict=True)
+        Point(begin, slates[begin] / minutes, text=f"from {clock(begin)}: {count(slates[begin])} slates")
+        for begin, minutes in passed.items()
     ]
 
 

@@ -12,12 +12,23 @@ from dataclasses import dataclass, replace
 from seq2slate.data.impressions import is_storable
 from seq2slate.experiments.analysis import Analysis, ArmResult, analyse
 from seq2slate.experiments.assignment import INTERLEAVED, USUAL_CONTROLS
-from seq2slate.experiments.counts import ArmCounts, Counts, Definition, MinuteCounts
+from seq2slate.experiments.counts import ArmCounts, Counts, MinuteCounts
 from seq2slate.html import Html, element
 from seq2slate.log.impression_log import ImpressionLog
-from seq2slate.serving.deployment import Deployment
+from seq2slate.serving.deployment import Deployment, ServedModel
 from seq2slate.serving.web import charts
-from seq2slate.serving.web.frame import Column, Page, card, data_table, frame, problem
+from seq2slate.serving.web.frame import (
+    Column,
+    Page,
+    card,
+    data_table,
+    facts,
+    frame,
+    model_name,
+    navigation,
+    problem,
+    soft,
+)
 from seq2slate.serving.web.svg import arm_key
 from seq2slate.serving.web.words import (
     NOTHING,
@@ -81,8 +92,8 @@ class Overview:
     minutes: Sequence[MinuteCounts]
     latencies: Mapping[str, Sequence[float]]
     """Milliseconds by arm."""
-    models: Mapping[str, Sequence[str | None]]
-    """The fingerprints that each arm serves now, None for the base order; arms that are not served are missing."""
+    models: Mapping[str, Sequence[ServedModel | None]]
+    """The models that each arm serves now, None for the base order; arms that are not served are missing."""
     made_at: float
 
 
@@ -110,12 +121,11 @@ def read_overview(store: ImpressionLog, deployment: Deployment, name: str | None
     )
 
 
-def _models(deployment: Deployment) -> dict[str, list[str | None]]:
+def _models(deployment: Deployment) -> dict[str, list[ServedModel | None]]:
     found = {arm.name: deployment.models.get(arm.name) for arm in deployment.experiment.arms}
-    fingerprints = {arm: None if model is None else model.fingerprint for arm, model in found.items()}
     if deployment.experiment.kind == "interleaving":
-        return {INTERLEAVED: list(fingerprints.values())}
-    return {arm: [fingerprint] for arm, fingerprint in fingerprints.items()}
+        return {INTERLEAVED: list(found.values())}
+    return {arm: [model] for arm, model in found.items()}
 
 
 def _analyse(store: ImpressionLog, deployment: Deployment, name: str | None) -> tuple[Counts, Analysis] | None:
@@ -129,12 +139,12 @@ def _analyse(store: ImpressionLog, deployment: Deployment, name: str | None) -> 
         return None
     counts = store.counts(name)
     is_served = name == served.name
-    definition = Definition(name, served.control, served.weights) if is_served else store.definition(name)
+    definition = deployment.definition if is_served else store.definition(name)
     if definition is not None:
         arms = dict.fromkeys(definition.weights, _NO_COUNTS) | dict(counts.arms)
         counts = replace(counts, arms=dict(sorted(arms.items())))
         weights = definition.weights if set(arms) <= set(definition.weights) else None
-        return counts, analyse(counts, control=definition.control, weights=weights)
+        return counts, analyse(counts, control=definition.control, weights=weights, models=definition.models)
     if not counts.arms:
         return None
     has_usual = any(arm in counts.arms for arm in USUAL_CONTROLS)
@@ -148,14 +158,8 @@ def _experiment_links(overview: Overview) -> list[Html]:
     """Return links to the experiments of the log, if there are several."""
     if len(overview.experiments) < 2:
         return []
-    now = overview.analysis.experiment
-    links = [
-        element(
-            "li", element("a", name, href=address("/", experiment=name), aria_current="page" if name == now else None)
-        )
-        for name in overview.experiments
-    ]
-    return [element("nav", element("ul", *links), aria_label="Experiments")]
+    links = [(address("/", experiment=name), name) for name in overview.experiments]
+    return [navigation("Experiments", links, current=address("/", experiment=overview.analysis.experiment))]
 
 
 def _warnings(overview: Overview) -> list[Html]:
@@ -174,7 +178,7 @@ def _warnings(overview: Overview) -> list[Html]:
 def _verdict(analysis: Analysis) -> Html:
     lines = [element("p", one.text) for one in verdict_sentences(analysis)]
     note = "Always-valid intervals and p-values hold for all comparisons together."
-    notes = [element("p", note, class_="soft")] if len(analysis.arms) > 2 else []
+    notes = [soft(note)] if len(analysis.arms) > 2 else []
     heading = element("h2", "Verdict", class_="hidden")
     return element("section", heading, *lines, *notes, class_=f"card verdict {verdict_tone(analysis)}")
 
@@ -183,16 +187,14 @@ def _tiles(overview: Overview) -> Html:
     arms = overview.analysis.arms
     slates, clicks = sum(arm.impressions for arm in arms), sum(arm.clicks for arm in arms)
     fallbacks = sum(arm.fallbacks for arm in arms)
-    shown = [
+    pairs = [
         ("Slates", count(slates)),
         ("Units", count(sum(arm.units for arm in arms))),
         ("Clicks", count(clicks)),
         ("Clicks per 100 slates", per_100(clicks / slates if slates else None)),
         ("Fallbacks", percent(fallbacks / slates if slates else None)),
     ]
-    return element(
-        "dl", *(element("div", element("dt", name), element("dd", value)) for name, value in shown), class_="tiles"
-    )
+    return facts(pairs, class_="tiles")
 
 
 # Arms
@@ -200,7 +202,7 @@ def _tiles(overview: Overview) -> Html:
 
 def _arms(overview: Overview) -> Html:
     analysis = overview.analysis
-    columns = [Column("arm"), Column("serves", is_text=True)]
+    columns = [Column("arm"), Column("serves", kind="text")]
     columns += [Column(name) for name in ("units", "slates", "clicks", "clicks per 100 slates")]
     rows = [_arm_row(overview, number, arm) for number, arm in enumerate(analysis.arms)]
     if len(rows) > 1:
@@ -213,12 +215,12 @@ def _arms(overview: Overview) -> Html:
 def _reading(overview: Overview) -> Html:
     """Return the differences as a chart, and how to read them."""
     chart = charts.differences_chart(overview.analysis)
-    ratio = element("p", _sample_ratio(overview), class_="soft")
+    ratio = soft(_sample_ratio(overview))
     if chart is None:
         return ratio
     rule = "An arm is better or worse than the control once its thin line excludes 0."
     trusted = not overview.analysis.sample_ratio.mismatch
-    return _explained(chart, *([element("p", rule, class_="soft")] if trusted else []), ratio)
+    return _explained(chart, *([soft(rule)] if trusted else []), ratio)
 
 
 def _explained(chart: Html, *parts: Html) -> Html:
@@ -227,7 +229,7 @@ def _explained(chart: Html, *parts: Html) -> Html:
         "Thick lines are fixed-horizon intervals, for one analysis that was planned beforehand; thin ones are "
         "always-valid, for any number of analyses."
     )
-    return element("div", chart, element("div", element("p", how, class_="soft"), *parts), class_="pair")
+    return element("div", chart, element("div", soft(how), *parts), class_="pair")
 
 
 def _arm_row(overview: Overview, number: int, arm: ArmResult) -> list[str]:
@@ -248,9 +250,11 @@ def _against_control(analysis: Analysis, arm: ArmResult) -> list[str]:
 
 def _model(overview: Overview, arm: str) -> Html:
     if arm not in overview.models:
-        return element("span", "not served now")
+        known = overview.analysis.model_name(arm)
+        not_now = "not served now"
+        return element("span", not_now) if known is None else element("span", known, element("small", not_now))
     first, *others = [
-        element("span", "base order") if one is None else element("code", one, class_="number")
+        element("span", "base order") if one is None else model_name(one.name, one.fingerprint)
         for one in overview.models[arm]
     ]
     return element("span", first, *(element("span", " and ", other) for other in others))
@@ -277,7 +281,7 @@ def _preferences(analysis: Analysis) -> list[Html]:
     columns = [Column(name) for name in (*names, "fixed-horizon interval", "always-valid interval", "p")]
     rows = [
         [
-            f"{one.a} and {one.b}",
+            f"{analysis.label(one.a)} and {analysis.label(one.b)}",
             count(one.impressions),
             count(one.units),
             f"{count(one.a_clicks)} and {count(one.b_clicks)}",
@@ -290,11 +294,11 @@ def _preferences(analysis: Analysis) -> list[Html]:
     ]
     text = "Both arms fill each slate in turns; a click counts for the one that placed the item. From −100% to +100%."
     whole = data_table(columns, rows, label="Preferences between interleaved arms", class_="stacked wide")
-    chart, note = charts.preferences_chart(analysis), element("p", text, class_="soft")
+    chart, note = charts.preferences_chart(analysis), soft(text)
     if chart is None:
         return [card("Interleaved slates", whole, note)]
     rule = "The second arm is preferred once its thin line is right of 0, and the first once it is left of 0."
-    return [card("Interleaved slates", whole, _explained(chart, element("p", rule, class_="soft"), note))]
+    return [card("Interleaved slates", whole, _explained(chart, soft(rule), note))]
 
 
 # Charts
@@ -314,23 +318,22 @@ def _charts(overview: Overview) -> Html:
 
 def _traffic(overview: Overview) -> Html:
     chart = charts.traffic_chart(overview.minutes, _names(overview), overview.made_at)
-    return card("Traffic", chart or element("p", "No slates in the last 24 hours.", class_="soft"))
+    return card("Traffic", chart or soft("No slates in the last 24 hours."))
 
 
 def _latency(overview: Overview) -> Html:
     chart = charts.latency_chart(overview.latencies, _names(overview))
     if chart is None:
         none = f"None of the latest {count(LATEST_SLATES)} slates of the log is of this experiment."
-        return card("Latency", element("p", none, class_="soft"))
+        return card("Latency", soft(none))
     note = f"From the request to its slate, before the commit, of the latest {count(LATEST_SLATES)} slates of the log."
-    return card("Latency", chart, element("p", note, class_="soft"))
+    return card("Latency", chart, soft(note))
 
 
 def _fallbacks(overview: Overview) -> Html:
     arms = [(arm.arm, overview.counts.arms[arm.arm]) for arm in overview.analysis.arms]
     if not any(arm.fallbacks for _, arm in arms):
-        text = "None: every slate is the arm's own."
-        return card("Fallbacks", element("p", text, class_="soft"))
+        return card("Fallbacks", soft("None: every slate is the arm's own."))
     reasons = sorted({reason for _, arm in arms for reason in arm.fallback_reasons})
     rows = [
         [
@@ -343,7 +346,7 @@ def _fallbacks(overview: Overview) -> Html:
     columns = [Column("arm"), Column("of its slates"), *(Column(reason) for reason in reasons)]
     text = "Slates in base order because the model failed, missed its deadline, or could not read the features."
     whole = data_table(columns, rows, label="Fallbacks by arm and reason")
-    return card("Fallbacks", element("p", text, class_="soft"), whole)
+    return card("Fallbacks", soft(text), whole)
 
 
 def _names(overview: Overview) -> Sequence[str]:

@@ -20,7 +20,7 @@ from seq2slate.errors import Seq2SlateError
 from seq2slate.html import Html, element
 from seq2slate.log.impression_log import ImpressionLog
 from seq2slate.serving.deployment import Deployment
-from seq2slate.serving.web.frame import Column, Page, card, data_table, facts, folded, frame, problem
+from seq2slate.serving.web.frame import Column, Page, card, data_table, facts, folded, frame, model_name, problem, soft
 from seq2slate.serving.web.svg import FIRST_ITEMS, drawn_items, drawn_steps, heatmap
 from seq2slate.serving.web.words import NOTHING, address, count, milliseconds, moment, parse_int, percent, plural
 
@@ -28,6 +28,7 @@ LATEST = 50
 """Slates of the list."""
 FIRST_ROWS = 30
 """Of a slate and of the base order; the rest is folded away."""
+_STEPS = "Probabilities of the model, step by step"
 _MOST_PROBABLE = 8
 _ROUNDING = 1e-3
 
@@ -36,31 +37,41 @@ def slates_page(store: ImpressionLog, deployment: Deployment, parameters: Mappin
     """Return the page of the latest slates."""
     slates = store.recent(LATEST)
     lead = "Choose one to see what moved, and the probabilities of the model at every step."
-    texts = ("time", "arm", "unit", "clicks", "fallback")
-    columns = [Column("slate"), *(Column(name, is_text=True) for name in texts)]
+    texts = ("time", "arm", "unit", "top item", "clicks", "fallback")
+    columns = [Column("slate"), *(Column(name, kind="text") for name in texts)]
     rows = [_slates_row(one) for one in slates]
-    none = element("p", "No slates yet.", class_="soft")
-    found = data_table(columns, rows, label="The latest slates") if rows else none
+    found = data_table(columns, rows, label="The latest slates") if rows else soft("No slates yet.")
     heading = f"The latest {plural(len(slates), 'slate')}" if slates else "Nothing was shown so far"
     parts = [element("h1", "Slates"), element("p", lead, class_="lead"), card(heading, found)]
     return Page(frame("Slates", parts, place="/slates"))
 
 
-def _slates_row(one: Impression) -> list[str]:
-    slate = one
-    clicks = element("span", count(len(one.clicks)), class_="badge clicked" if one.clicks else None)
+def _slates_row(slate: Impression) -> list[str]:
+    clicks = element("span", count(len(slate.clicks)), class_="badge clicked" if slate.clicks else None)
     return [
         element("a", element("code", slate.slate_id), href=f"/slates/{quote(slate.slate_id, safe='')}"),
         moment(slate.at),
         element("span", slate.arm, element("small", f"of {slate.experiment}")),
         slate.unit,
+        _titled(slate, slate.shown[0]) if slate.shown else NOTHING,
         element("span", clicks, f" on {plural(len(slate.shown), 'item')}"),
-        _fallback_badge(slate.fallback),
+        _fallback_badge(slate),
     ]
 
 
-def _fallback_badge(fallback: str | None) -> Html:
-    return element("span", fallback, class_="badge fallback") if fallback else element("span", "no")
+def _fallback_badge(slate: Impression) -> Html:
+    """Say why the slate fell back, if it did."""
+    if slate.fallback is None:
+        return element("span", "no")
+    badge = element("span", slate.fallback, class_="badge fallback")
+    return element("span", badge, element("small", slate.fallback_detail)) if slate.fallback_detail else badge
+
+
+def _titled(slate: Impression, item: int, *badges: Html) -> Html:
+    """Return the id of an item with badges, and its title if it has one."""
+    title = slate.titles[item] if slate.titles is not None else None
+    beside = [text for badge in badges for text in (" ", badge)]
+    return element("span", slate.items[item], *beside, *([element("small", title)] if title else []))
 
 
 # One slate
@@ -74,7 +85,8 @@ def slate_page(store: ImpressionLog, deployment: Deployment, parameters: Mapping
         return problem(404, "No such slate", "The log has no slate of this id; old ones may have been deleted.")
     step = (parse_int(parameters.get("step")) or 1) - 1
     step = max(0, min(step, len(found.shown) - 1))
-    return draw_slate(found, step_probabilities(deployment, found), step)
+    model = next((one.name for one in deployment.models.values() if one.fingerprint == found.model), "")
+    return draw_slate(found, step_probabilities(deployment, found), step, model)
 
 
 @dataclass(frozen=True)
@@ -90,7 +102,8 @@ class StepProbabilities:
 def step_probabilities(deployment: Deployment, slate: Impression) -> StepProbabilities | str:
     """Return the probabilities of the steps of a slate, or a sentence on why they are not known."""
     if slate.fallback is not None:
-        return f"The slate fell back to the base order ({slate.fallback}): no model chose its items."
+        why = f"{slate.fallback}: {slate.fallback_detail}" if slate.fallback_detail else slate.fallback
+        return f"The slate fell back to the base order ({why}): no model chose its items."
     if slate.draft is not None:
         return "Two arms filled this slate in turns (interleaving): no single model chose its items."
     if slate.model is None:
@@ -105,6 +118,7 @@ def step_probabilities(deployment: Deployment, slate: Impression) -> StepProbabi
         found = model.runtime.step_probabilities(
             slate.features,
             slate.shown,
+            ids=slate.items,
             categorical=slate.categorical,
             context=slate.context,
             temperature=temperature,
@@ -132,29 +146,29 @@ def _temperature_note(slate: Impression, values: FloatArray, temperature: float)
     return f"The slate was sampled at another temperature than {temperature:g}, which these probabilities are for."
 
 
-_BASE = (Column("position"), Column("item", is_text=True), Column("in the slate", is_text=True))
-_SLATE = (Column("slot"), Column("item", is_text=True), Column("moved", is_text=True), Column("probability"))
-_INTERLEAVED = (*_SLATE, Column("placed by", is_text=True))
+_BASE = (Column("position"), Column("item", kind="text"), Column("in the slate", kind="text"))
+_SLATE = (Column("slot"), Column("item", kind="text"), Column("moved", kind="text"), Column("probability"))
+_INTERLEAVED = (*_SLATE, Column("placed by", kind="text"))
 
 
-def draw_slate(one: Impression, probabilities: StepProbabilities | str, step: int) -> Page:
+def draw_slate(slate: Impression, probabilities: StepProbabilities | str, step: int, model: str = "") -> Page:
     """Return the page of one slate.
 
     Args:
-        one: The slate and its clicks.
+        slate: The slate and its clicks.
         probabilities: Those of its steps, or a sentence on why they are not known.
         step: The step to show, from 0.
+        model: The name of the folder of its model, if that is known.
     """
-    slate = one
     columns = _SLATE if slate.draft is None else _INTERLEAVED
     parts = [
         element("p", element("a", "All slates", href="/slates")),
         element("h1", "Slate ", element("code", slate.slate_id)),
-        facts(_facts_of(one)),
+        facts(_facts_of(slate, model)),
         element(
             "div",
-            card("Base order", *_first_rows(_base_rows(one), _BASE, "Base order")),
-            card("Slate", *_first_rows(_slate_rows(one, probabilities), columns, "Slate")),
+            card("Base order", *_first_rows(_base_rows(slate), _BASE, "Base order")),
+            card("Slate", *_first_rows(_slate_rows(slate, probabilities), columns, "Slate")),
             class_="pair",
         ),
         _steps(slate, probabilities, step),
@@ -162,17 +176,16 @@ def draw_slate(one: Impression, probabilities: StepProbabilities | str, step: in
     return Page(frame(f"Slate {slate.slate_id}", parts, place="/slates"))
 
 
-def _facts_of(one: Impression) -> list[tuple[str, str]]:
-    slate = one
-    model = element("span", "none, base order") if slate.model is None else element("code", slate.model)
+def _facts_of(slate: Impression, name: str) -> list[tuple[str, str]]:
+    model = element("span", "none, base order") if slate.model is None else model_name(name, slate.model)
     return [
         ("Shown", moment(slate.at)),
         ("Experiment", element("a", slate.experiment, href=address("/", experiment=slate.experiment))),
         ("Arm", slate.arm),
         ("Unit", slate.unit),
         ("Model", model),
-        ("Fallback", _fallback_badge(slate.fallback)),
-        ("Clicks", count(len(one.clicks))),
+        ("Fallback", _fallback_badge(slate)),
+        ("Clicks", count(len(slate.clicks))),
         ("Latency", milliseconds(slate.latency_ms)),
     ]
 
@@ -180,7 +193,7 @@ def _facts_of(one: Impression) -> list[tuple[str, str]]:
 def _first_rows(rows: Sequence[Sequence[str]], columns: Sequence[Column], label: str) -> list[Html]:
     """Return the first rows, and the others folded away."""
     if not rows:
-        return [element("p", "Nothing was shown.", class_="soft")]
+        return [soft("Nothing was shown.")]
     first = data_table(columns, rows[:FIRST_ROWS], label=label, class_="plain")
     if len(rows) <= FIRST_ROWS:
         return [first]
@@ -188,9 +201,9 @@ def _first_rows(rows: Sequence[Sequence[str]], columns: Sequence[Column], label:
     return [first, folded(plural(len(rows) - FIRST_ROWS, "more row"), rest)]
 
 
-def _base_rows(one: Impression) -> list[list[str]]:
-    slots = {item: slot for slot, item in enumerate(one.shown)}
-    return [[count(item + 1), _item(one, item), _went(item, slots)] for item in range(len(one.items))]
+def _base_rows(slate: Impression) -> list[list[str]]:
+    slots = {item: slot for slot, item in enumerate(slate.shown)}
+    return [[count(item + 1), _item(slate, item), _went(item, slots)] for item in range(len(slate.items))]
 
 
 def _went(item: int, slots: Mapping[int, int]) -> Html:
@@ -199,10 +212,10 @@ def _went(item: int, slots: Mapping[int, int]) -> Html:
     return element("span", f"slot {count(slots[item] + 1)} ", move_badge(item, slots[item], len(slots)))
 
 
-def _slate_rows(one: Impression, probabilities: StepProbabilities | str) -> list[list[str]]:
-    slate, n_slots = one, len(one.shown)
+def _slate_rows(slate: Impression, probabilities: StepProbabilities | str) -> list[list[str]]:
+    n_slots = len(slate.shown)
     rows = [
-        [count(slot + 1), _item(one, item), move_badge(item, slot, n_slots), _probability(slate, slot, probabilities)]
+        [count(slot + 1), _item(slate, item), move_badge(item, slot, n_slots), _probability(slate, slot, probabilities)]
         for slot, item in enumerate(slate.shown)
     ]
     if slate.draft is None:
@@ -220,9 +233,9 @@ def _probability(slate: Impression, slot: int, probabilities: StepProbabilities 
     return percent(float(probabilities.values[slot, slate.shown[slot]]))
 
 
-def _item(one: Impression, item: int) -> Html:
-    badge = [" ", element("span", "clicked", class_="badge clicked")] if item in one.clicks else []
-    return element("span", one.items[item], *badge)
+def _item(slate: Impression, item: int) -> Html:
+    badges = [element("span", "clicked", class_="badge clicked")] if item in slate.clicks else []
+    return _titled(slate, item, *badges)
 
 
 def move_badge(item: int, slot: int, n_slots: int) -> Html:
@@ -246,10 +259,8 @@ def move_badge(item: int, slot: int, n_slots: int) -> Html:
 
 
 def _steps(slate: Impression, probabilities: StepProbabilities | str, step: int) -> Html:
-    heading = element("h2", "Probabilities of the model, step by step")
     if isinstance(probabilities, str):
-        parts = [element("p", probabilities, class_="soft")]
-        return element("section", heading, *parts, class_="card", id="attention")
+        return card(_STEPS, soft(probabilities), anchor="attention")
     steps = drawn_steps(step, len(slate.shown))
     strongest = percent(float(probabilities.values[steps.start : steps.stop].max()))
     note = (
@@ -259,17 +270,14 @@ def _steps(slate: Impression, probabilities: StepProbabilities | str, step: int)
         note += f" Drawn are the first {FIRST_ITEMS} of {count(len(slate.items))} items and those that were placed."
     if len(steps) < len(slate.shown):
         note += f" Steps {count(steps.start + 1)} to {count(steps.stop)} of {count(len(slate.shown))}."
-    parts = [
+    figure = element("figure", heatmap(slate, probabilities.values, step))
+    return card(
+        _STEPS,
         _step_links(step, len(slate.shown)),
-        element(
-            "div",
-            element("figure", heatmap(slate, probabilities.values, step)),
-            _step(slate, probabilities.values[step], step),
-            class_="side",
-        ),
-        element("p", f"{note} {probabilities.note or ''}".rstrip(), class_="soft"),
-    ]
-    return element("section", heading, *parts, class_="card", id="attention")
+        element("div", figure, _step(slate, probabilities.values[step], step), class_="side"),
+        soft(f"{note} {probabilities.note or ''}".rstrip()),
+        anchor="attention",
+    )
 
 
 def _step_links(step: int, n_steps: int) -> Html:
@@ -309,9 +317,9 @@ def _step(slate: Impression, values: FloatArray, step: int) -> Html:
 
 
 def _candidate(slate: Impression, item: int, chosen: int) -> Html:
-    name = slate.items[item]
-    placed = element("span", "placed", class_="badge new")
-    return element("strong", name, " ", placed) if item == chosen else element("span", name)
+    if item != chosen:
+        return _titled(slate, item)
+    return element("strong", _titled(slate, item, element("span", "placed", class_="badge new")))
 
 
 def _bar(share: float) -> Html:

@@ -13,9 +13,10 @@ from math import ceil, floor, log10
 from seq2slate.data.impressions import Impression
 from seq2slate.data.lists import FloatArray
 from seq2slate.html import Html, element
-from seq2slate.serving.web.frame import ARM_COLOURS
 from seq2slate.serving.web.words import address, percent
 
+ARM_COLOURS = 8
+"""Of the style: classes `arm0` (the control) to `arm7`."""
 _WIDTH, _HEIGHT = 480, 280
 _RIGHT, _TOP, _BOTTOM = 22, 36, 46
 _EDGE, _DIGIT = 2, 11  # left edge of text, and the width of a digit on a phone, where the style has 17 px
@@ -60,6 +61,10 @@ class Axis:
     high: float
     ticks: Sequence[tuple[float, str]]
     label: str
+
+    def place(self, value: float, start: float, end: float) -> float:
+        """Return the coordinate of a value, on an axis that is drawn from `start` to `end`."""
+        return round(start + (value - self.low) / (self.high - self.low) * (end - start), 1)
 
 
 @dataclass(frozen=True)
@@ -129,14 +134,10 @@ class _Scale:
         self.x_axis, self.y_axis, self.left, self.right = x, y, left, right
 
     def x(self, value: float) -> float:
-        axis = self.x_axis
-        share = (value - axis.low) / (axis.high - axis.low) if axis.high > axis.low else 0.5
-        return round(self.left + share * (_WIDTH - self.left - self.right), 1)
+        return self.x_axis.place(value, self.left, _WIDTH - self.right)
 
     def y(self, value: float) -> float:
-        axis = self.y_axis
-        share = (value - axis.low) / (axis.high - axis.low)
-        return round(_HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM), 1)
+        return self.y_axis.place(value, _HEIGHT - _BOTTOM, _TOP)
 
 
 def _grid(scale: _Scale) -> list[Html]:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 from urllib.parse import quote
 
-from seq2slate.experiments.analysis import Analysis, ArmResult
+from seq2slate.experiments.analysis import Analysis, ArmResult, PositionDifference, Rate
 from seq2slate.experiments.counts import Counts
 from seq2slate.experiments.interleaving import Preference
 from seq2slate.experiments.statistics import ALPHA, MIN_UNITS, Interval
@@ -51,6 +51,18 @@ def span(interval: Interval | None, *, signed: bool = False) -> str:
     if interval is None:
         return NOTHING
     return f"{per_100(interval.low, signed=signed)} … {per_100(interval.high, signed=signed)}"
+
+
+def with_interval(found: Rate | PositionDifference | None, *, signed: bool = False) -> str:
+    """Return a rate as clicks per 100 slates, with its interval if it has one.
+
+    >>> with_interval(Rate(0.15, Interval(0.1, 0.2))), with_interval(None)
+    ('15.00 (10.00 … 20.00)', '–')
+    """
+    if found is None:
+        return NOTHING
+    text = per_100(found.value, signed=signed)
+    return text if found.interval is None else f"{text} ({span(found.interval, signed=signed)})"
 
 
 def percent(share: float | None, *, signed: bool = False) -> str:

@@ -1,0 +1,204 @@
+"""CSV and TSV, plain or gzip: one row per item, with the columns of `seq2slate.data.tables`.
+
+Every column is read as text first. It becomes numbers or timestamps if all of its values do; codes with leading zeros
+("007") stay text, and so do columns that are declared categorical. Ids become integers only if nothing is lost. An
+empty field is missing, and so are NA and NaN among numbers.
+
+A text file cannot say which columns are context or categorical. Where it matters, `NAME.columns.toml` beside the file
+does, and is written with it.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from functools import partial
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+
+from seq2slate.atomic import atomic_path
+from seq2slate.data.columns import TEXT_PER_LIST
+from seq2slate.data.layouts import table_slices
+from seq2slate.data.lists import ItemLists
+from seq2slate.data.roles import Columns
+from seq2slate.data.tables import table_with_rows
+from seq2slate.data.text import AnyPath, text_writer
+from seq2slate.errors import DataError
+
+_MISSING = pa.array(["NA", "N/A", "NaN", "nan", "null", "NULL", "None", ""])
+_LEADING_ZERO = r"^[+-]?0[0-9]"
+_WHOLE = r"^[+-]?[0-9]+$"
+_TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_BLOCK_BYTES = 2**24
+_DAMAGE = (EOFError, OSError, zlib.error)
+
+
+def read_csv(path: AnyPath, columns: Columns | None = None, *, labelled: bool = True) -> ItemLists:
+    r"""Return the lists of a CSV or TSV file with a header; the rows of a list need not be adjacent.
+
+    `columns` are the roles of its columns; without `labelled` a declared label may be missing.
+
+    >>> from tempfile import mkdtemp
+    >>> path = Path(mkdtemp()) / "clicks.csv"
+    >>> _ = path.write_text("query,doc,price,clicked\na,007,1.5,0\na,008,2,1\n")
+    >>> lists = read_csv(path, Columns(list_id="query", item_id="doc", label="clicked"))
+    >>> lists.item_ids.to_pylist(), lists.features[:, 0].tolist()
+    (['007', '008'], [1.5, 2.0])
+    """
+    asked = columns or Columns()
+    text = _read_text(path)
+    ids = (asked.item_id, *asked.list_id_columns, *TEXT_PER_LIST)
+    values = {name: _id_values(text[name]) if name in ids else _values(text[name]) for name in text.column_names}
+    table = pa.table(values | {name: text[name] for name in asked.categorical if name in text.column_names})
+    return table_with_rows(table, asked, source=str(path), labelled=labelled, place=partial(_line_of, path))[0]
+
+
+def write_csv(lists: ItemLists, path: AnyPath) -> None:
+    """Write one row per item, with a header; `NAME.columns.toml` tells context and categorical columns.
+
+    >>> from tempfile import mkdtemp
+    >>> path = Path(mkdtemp()) / "lists.csv"
+    >>> write_csv(ItemLists([[0.5], [2]], [0, 2], labels=[1, 0], item_ids=["007", "b"]), path)
+    >>> print(path.read_text().rstrip())
+    "list_id","position","item_id","f1","label"
+    "0",0,"007",0.5,1
+    "0",1,"b",2,0
+    """
+    options = pa_csv.WriteOptions(delimiter=_delimiter(path, b","))
+    with text_writer(path) as stream:
+        writer = None
+        for table in table_slices(lists.checked(), "items"):
+            if writer is None:
+                writer = pa_csv.CSVWriter(stream, table.schema, write_options=options)
+            writer.write_table(table)
+        assert writer is not None, "there is at least one slice"
+        writer.close()
+    texts = [name for name, values in lists.context.items() if isinstance(values, pa.Array)]
+    roles = {"categorical": [*lists.categorical, *texts], "context": list(lists.context)}
+    if any(roles.values()):
+        lines = [f"{role} = {json.dumps(names, ensure_ascii=False)}\n" for role, names in roles.items() if names]
+        with atomic_path(roles_file(path)) as partial:
+            partial.write_text("".join(lines), encoding="utf-8")
+
+
+def roles_file(path: AnyPath) -> Path:
+    """Return the file of roles that belongs to one file of data: `NAME.columns.toml` for `NAME.csv`."""
+    path = Path(path)
+    bare = Path(path.stem) if path.suffix.lower() == ".gz" else Path(path.name)
+    return path.with_name(f"{bare.stem}.columns.toml")
+
+
+def _delimiter(path: AnyPath, header: bytes) -> str:
+    """Return the tab for .tsv, and otherwise what the header is separated by."""
+    if ".tsv" in [suffix.lower() for suffix in Path(path).suffixes]:
+        return "\t"
+    return "," if b"," in header else next((mark for mark in ("\t", ";", "|") if mark.encode() in header), ",")
+
+
+def _read_text(path: AnyPath) -> Any:
+    """Return all columns as text; an empty field is null, one in quotes is not."""
+    delimiter, names = _header(path)
+    try:
+        with _opened(path) as stream:
+            return pa_csv.read_csv(
+                pa.PythonFile(stream, mode="r"),
+                read_options=pa_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
+                parse_options=pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+                convert_options=pa_csv.ConvertOptions(
+                    column_types=dict.fromkeys(names, pa.large_string()),
+                    null_values=[""],
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=False,
+                ),
+            ).combine_chunks()
+    except pa.ArrowException as error:
+        for line, fields in _python_rows(path, delimiter):
+            if len(fields) != len(names):
+                row = f"{len(fields)} fields, but the header has {len(names)}"
+                raise DataError(f"{path}, line {line}: {row}: {delimiter.join(fields)[:60]}") from error
+        raise DataError(f"{path}: not a CSV file, or damaged: {error}") from error
+    except _DAMAGE as error:
+        raise DataError(f"{path}: cut off or damaged: {error}") from error
+
+
+def _header(path: AnyPath) -> tuple[str, list[str]]:
+    """Return the delimiter and the names of the columns."""
+    try:
+        with _opened(path) as stream:
+            delimiter = _delimiter(path, stream.readline())
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file") from error
+    except _DAMAGE as error:
+        raise DataError(f"{path}: not a text file, or damaged: {error}") from error
+    names = next((fields for _, fields in _python_rows(path, delimiter)), [])
+    if not names:
+        raise DataError(f"{path}, line 1: the file is empty; the first line names the columns")
+    if doubled := next((name for name in names if names.count(name) > 1), None):
+        raise DataError(f"{path}, line 1: column {doubled} occurs twice")
+    return delimiter, names
+
+
+def _opened(path: AnyPath) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path, "rb")) if Path(path).suffix.lower() == ".gz" else Path(path).open("rb")
+
+
+def _python_rows(path: AnyPath, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line in which each row begins, and its fields; slow, for headers and error messages."""
+    with _opened(path) as stream, TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
+        reader, line = csv.reader(text, delimiter=delimiter), 1
+        try:
+            for fields in reader:
+                if fields:
+                    yield line, fields
+                line = reader.line_num + 1
+        except (csv.Error, UnicodeDecodeError, *_DAMAGE) as error:
+            raise DataError(f"{path}, line {line}: {error}") from error
+
+
+def _line_of(path: AnyPath, row: int) -> str:
+    """Name the line of a row of data, for error messages."""
+    rows = _python_rows(path, _header(path)[0])
+    line = next((line for number, (line, _) in enumerate(rows) if number == row + 1), row + 2)
+    return f"line {line}"
+
+
+# From text to values
+
+
+def _id_values(text: Any) -> Any:
+    """Return integers if they are written as the text is, so that "007" and "+7" stay text."""
+    if not _all_match(text, _WHOLE):
+        return text
+    try:
+        numbers = text.cast(pa.int64())
+    except pa.ArrowInvalid:  # beyond 64 bits
+        return text
+    return numbers if numbers.cast(pa.large_string()).equals(text) else text
+
+
+def _values(text: Any) -> Any:
+    """Return numbers, booleans or timestamps if all values are; otherwise the text itself."""
+    present = pc.if_else(pc.is_in(text, _MISSING), None, text)
+    if text.null_count == len(text):
+        return pa.nulls(len(text))
+    if present.null_count == len(present) or pc.any(pc.match_substring_regex(present, _LEADING_ZERO)).as_py():
+        return text
+    for kind, pattern in ((pa.int64(), _WHOLE), (pa.float64(), None), (pa.bool_(), None), (pa.timestamp("us"), _TIME)):
+        if pattern is None or _all_match(present, pattern):
+            try:
+                return present.cast(kind)
+            except pa.ArrowInvalid:
+                continue
+    return text
+
+
+def _all_match(text: Any, pattern: str) -> bool:
+    return bool(len(text) - text.null_count and pc.all(pc.match_substring_regex(text, pattern)).as_py())

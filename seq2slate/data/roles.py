@@ -1,0 +1,300 @@
+"""Column roles: which column of a table is the list, the item and the label, and what a model may read.
+
+`Columns` is what a user declares. `ColumnRoles` is what came of it for one table: every column with the role that it
+was given and a note, so that nothing is used or left out in silence.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+
+from seq2slate.errors import DataError, UsageError
+from seq2slate.html import table
+
+if TYPE_CHECKING:
+    from seq2slate.data.lists import ItemLists
+
+_SEVERAL = ("features", "categorical", "context", "ignore", "time_parts")
+_MAY_SHARE = {
+    frozenset(pair)
+    for pair in (
+        ("item_id", "categorical"),
+        ("list_id", "categorical"),
+        ("list_id", "context"),
+        ("categorical", "context"),
+        ("categorical", "features"),
+        ("order_by", "features"),
+        ("order_by", "time_parts"),
+        ("context", "time_parts"),
+    )
+}
+"""Roles that one column may have together; any other two contradict each other."""
+_LABEL_WORDS = ("click", "label", "relevan", "grade", "rating", "target", "purchase", "conver", "judg", "book", "order")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The roles of the columns of a table. A role that takes several columns also takes the name of one.
+
+    Other columns are features (numbers) or categorical (text), unless `features` says which ones to read.
+
+    >>> columns = Columns(list_id="search_term", label="clicked", order_by="-tfidf", categorical="brand")
+    >>> columns.categorical
+    ('brand',)
+    >>> Columns.from_dict(columns.to_dict()) == columns
+    True
+    >>> Columns(label="clicked", ignore="clicked")
+    Traceback (most recent call last):
+    seq2slate.errors.UsageError: column 'clicked' is declared both label and ignore; choose one
+    """
+
+    list_id: Sequence[str] | str = "list_id"
+    """Column with the id of the list: a query, session or page. Several columns are joined."""
+    item_id: str = "item_id"
+    """Column with the id of the item."""
+    label: str | None = None
+    """Column with clicks or grades; the column `label` if not given."""
+    position: str | None = None
+    """Column with the base position, from 0 or 1, gaps allowed; the column `position` if not given."""
+    order_by: str | None = None
+    """Column that sorts each list into base order, ascending; `-NAME` is descending. Missing values come last."""
+    features: Sequence[str] | None = None
+    """Columns that a model reads; all that no other role claims if not given."""
+    categorical: Sequence[str] = ()
+    """Columns whose values are categories, even if they are numbers."""
+    context: Sequence[str] = ()
+    """Columns with one value per list."""
+    ignore: Sequence[str] = ()
+    """Columns to leave out."""
+    time_parts: Sequence[str] = ()
+    """Timestamps that become features: NAME.hour, NAME.weekday (0 is Monday) and NAME.days (since 1970)."""
+
+    def __post_init__(self) -> None:
+        for name in _SEVERAL:
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, _as_names(name, value))
+        ids = _as_names("list_id", self.list_id)
+        if not ids:
+            raise UsageError("list_id needs at least one column")
+        object.__setattr__(self, "list_id", ids[0] if len(ids) == 1 else ids)
+        for name in ("item_id", "label", "position", "order_by"):
+            value = getattr(self, name)
+            if not (isinstance(value, str) or (value is None and name != "item_id")):
+                raise UsageError(f"{name} must be the name of a column, got {value!r}")
+        if self.position is not None and self.order_by is not None:
+            raise UsageError("position and order_by both set the base order; give one of them")
+        self._check_shared()
+
+    def _check_shared(self) -> None:
+        roles_of: dict[str, list[str]] = {}
+        for role, names in self._named().items():
+            for name in names:
+                roles_of.setdefault(name, []).append(role)
+        for name, roles in roles_of.items():
+            for one, other in combinations(roles, 2):
+                if one == other:
+                    raise UsageError(f"column {name!r} is named twice in {one}")
+                if frozenset((one, other)) not in _MAY_SHARE:
+                    raise UsageError(f"column {name!r} is declared both {one} and {other}; choose one")
+
+    @property
+    def list_id_columns(self) -> tuple[str, ...]:
+        """The column or columns that tell lists apart."""
+        return (self.list_id,) if isinstance(self.list_id, str) else tuple(self.list_id)
+
+    def _named(self) -> dict[str, tuple[str, ...]]:
+        """Return the columns that each role names."""
+        named: dict[str, tuple[str, ...]] = {"list_id": self.list_id_columns}
+        for one in fields(self)[1:]:
+            value = getattr(self, one.name)
+            named[one.name] = () if value is None else (value,) if isinstance(value, str) else value
+        if self.order_by is not None:
+            named["order_by"] = (self.order_by.removeprefix("-"),)
+        return named
+
+    def missing_from(self, names: Sequence[str]) -> list[tuple[str, str]]:
+        """Return (role, column) for each column that is named here and is not among `names`."""
+        missing = [(role, name) for role, wanted in self._named().items() for name in wanted if name not in names]
+        return [(role, name) for role, name in missing if not (role == "order_by" and self.order_by in names)]
+
+    def declares(self, name: str) -> bool:
+        """Say whether a column has a role in which it is read."""
+        return any(name in names for role, names in self._named().items() if role != "ignore")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return values that JSON can hold."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], source: str = "") -> Self:
+        """Return the roles that `to_dict` or a file wrote; `source` is its name in error messages."""
+        known = [one.name for one in fields(cls)]
+        for name in values:
+            if name not in known:
+                place = f"{source}: " if source else ""
+                raise UsageError(
+                    f"{place}there is no role {name!r}{suggest(name, known)}; roles are {', '.join(known)}"
+                )
+        try:
+            return cls(**values)
+        except UsageError as error:
+            raise UsageError(f"{source}: {error}" if source else str(error)) from error
+
+    def changes(self) -> dict[str, Any]:
+        """Return the roles that differ from the defaults."""
+        return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) != one.default}
+
+
+def as_columns(columns: Columns | Mapping[str, Any] | None, roles: Mapping[str, Any] | None = None) -> Columns:
+    """Return roles that are given as `Columns`, as a mapping, as single roles, or not at all; single roles win.
+
+    >>> as_columns(Columns(label="clicks"), {"ignore": "id"}).changes()
+    {'label': 'clicks', 'ignore': ('id',)}
+    >>> as_columns(None, {"lable": "clicks"})
+    Traceback (most recent call last):
+    seq2slate.errors.UsageError: there is no role 'lable' (did you mean 'label'?); roles are list_id, item_id, ...
+    """
+    if columns is None:
+        columns = {}
+    if not isinstance(columns, Columns | Mapping):
+        raise UsageError(f"columns must be seq2slate.Columns or a dict of roles, not {type(columns).__name__}")
+    given = columns.changes() if isinstance(columns, Columns) else dict(columns)
+    return Columns.from_dict({**given, **(roles or {})})
+
+
+def suggest(name: str, names: Iterable[str]) -> str:
+    """Return ` (did you mean 'X'?)` if one of the names is close, and an empty text otherwise."""
+    by_lower = {other.lower(): other for other in names}
+    close = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return f" (did you mean {by_lower[close[0]]!r}?)" if close else ""
+
+
+class ColumnUse(NamedTuple):
+    """What one column of a table is taken for."""
+
+    name: str
+    role: str
+    """Such as `list_id`, `label`, `base order`, `feature`, `categorical`, `context`, `impression` or `ignored`; several
+    are separated by commas."""
+    note: str = ""
+
+
+class ColumnRoles(NamedTuple):
+    """The roles of all columns of one table, as they were resolved."""
+
+    columns: Columns
+    """What was asked for."""
+    uses: tuple[ColumnUse, ...]
+    """Every column of the table, in its order."""
+    base_order: str = "the order of the rows"
+    """Where the base order comes from."""
+    warnings: tuple[str, ...] = ()
+    """Columns that are probably not what they are taken for, with the cure."""
+    list_id_type: str = "string"
+    item_id_type: str = "string"
+    """Arrow types that the ids came in: they are text inside."""
+
+    def role_of(self, name: str) -> str:
+        """Return the role of a column."""
+        return next(use.role for use in self.uses if use.name == name)
+
+    def for_prediction(self) -> Columns:
+        """Return roles that read the same columns again and ignore all others by name."""
+        read = [
+            use.name
+            for use in self.uses
+            if {"feature", "categorical"} & set(use.role.split(", ")) and not {"item_id", "list_id"} & _parts(use)
+        ]
+        of_time = [name for name in read if name in self.columns.time_parts]
+        context = tuple(use.name for use in self.uses if "context" in _parts(use) and use.name not in of_time)
+        return replace(
+            self.columns,
+            features=tuple(name for name in read if name not in of_time),
+            categorical=tuple(use.name for use in self.uses if "categorical" in _parts(use)),
+            context=tuple(dict.fromkeys((*context, *self.columns.context))),
+            ignore=(),
+        )
+
+    def __str__(self) -> str:
+        """Return a table of the columns, and what the base order is."""
+        rows = [("column", "taken for", "note"), *self.uses]
+        widths = [max(len(row[column]) for row in rows) for column in range(2)]
+        lines = [f"{name:<{widths[0]}}  {role:<{widths[1]}}  {note}".rstrip() for name, role, note in rows]
+        return "\n".join([*lines, f"base order: {self.base_order}"])
+
+    def _repr_html_(self) -> str:
+        return table(["column", "taken for", "note"], self.uses) + f"<p>base order: {self.base_order}</p>"
+
+
+def _parts(use: ColumnUse) -> set[str]:
+    return set(use.role.split(", "))
+
+
+def explain_missing_labels(lists: ItemLists) -> str:
+    """Say which column could be the label of lists that have none, and how to declare it.
+
+    >>> from seq2slate import from_table
+    >>> import pyarrow as pa
+    >>> lists = from_table(pa.table({"list_id": [1, 1], "item_id": [1, 2], "clicks": [0, 1], "price": [3.5, 2]}))
+    >>> explain_missing_labels(lists)
+    "no column is the label: declare one, such as label='clicks' (--label clicks); it could be clicks"
+    """
+    if lists.roles is None:
+        return "give clicks or grades as labels"
+    likely = _possible_labels(lists)
+    if not likely:
+        names = ", ".join(use.name for use in lists.roles.uses)
+        return f"no column is the label: declare it with label='NAME' (--label NAME); the columns are {names}"
+    return (
+        f"no column is the label: declare one, such as label={likely[0]!r} (--label {likely[0]}); "
+        f"it could be {', '.join(likely)}"
+    )
+
+
+def _possible_labels(lists: ItemLists) -> list[str]:
+    """Return columns with a telling name, and those with a few whole numbers from 0; the most likely ones first."""
+    assert lists.roles is not None
+    names = [use.name for use in lists.roles.uses if _parts(use) <= {"feature", "relevance", "ignored"}]
+    telling = [name for name in names if any(word in name.lower() for word in _LABEL_WORDS)]
+    graded = [name for j, name in enumerate(lists.feature_names) if name in names and _are_grades(lists.features[:, j])]
+    likely = Counter([*telling, *telling, *graded])
+    return [name for name, _ in likely.most_common(5)]
+
+
+def _are_grades(values: Any) -> bool:
+    found = np.unique(values)
+    return len(found) in range(2, 11) and bool((found >= 0).all() and (found == np.floor(found)).all())
+
+
+def _as_names(role: str, value: Any) -> tuple[str, ...]:
+    """Return the names of columns as a tuple; a single text is one name."""
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, Iterable) and not isinstance(value, Mapping | bytes):
+        names = tuple(value)
+        if all(isinstance(name, str) for name in names):
+            return names
+    raise UsageError(f"{role} must be the name of a column, or several names, got {value!r}")
+
+
+def check_columns_exist(columns: Columns, names: Sequence[str], source: str, *, labelled: bool) -> None:
+    """Raise a DataError that names a declared column that is not there; the label may be missing unless `labelled`."""
+    for role, name in columns.missing_from(names):
+        if role == "label" and not labelled:
+            continue
+        found = ", ".join(names) or "no columns"
+        if (role, name) in (("list_id", "list_id"), ("item_id", "item_id")):
+            raise DataError(
+                f"{source}: no column {name}; say which column has the {role}: {role}='NAME' "
+                f"(--{role.replace('_', '-')} NAME); found {found}"
+            )
+        raise DataError(f"{source}: no column {name!r}, which is declared {role}{suggest(name, names)}; found {found}")

@@ -1,0 +1,92 @@
+"""Problems of labels and columns: each is found, with what to do, and sound data has none."""
+
+import numpy as np
+import pytest
+
+from seq2slate import click_model, make_synthetic_lists, simulate_clicks
+from seq2slate.data.checks import find_problems
+from seq2slate.data.lists import ItemLists
+
+RNG = np.random.default_rng(0)
+N_LISTS, LENGTH = 60, 5
+OFFSETS = np.arange(N_LISTS + 1) * LENGTH
+CLICKS = (RNG.random(N_LISTS * LENGTH) < 0.3).astype(float)
+NOISE = RNG.normal(size=(N_LISTS * LENGTH, 2))
+
+
+def lists_with(column: np.ndarray | None = None, labels: np.ndarray = CLICKS, **categorical: list[str]) -> ItemLists:
+    features = NOISE if column is None else np.column_stack([NOISE, column])
+    names = ["a", "b", "suspect"][: features.shape[1]]
+    return ItemLists(features, OFFSETS, labels=labels, feature_names=names, categorical=categorical)
+
+
+@pytest.mark.parametrize(
+    ("column", "how"),
+    [
+        (CLICKS, "equals"),
+        (CLICKS * 2 + 1, "determines"),
+        (-CLICKS, "determines"),
+        (CLICKS * 10 + RNG.random(len(CLICKS)), "determines"),  # no two values are the same
+        (np.where(CLICKS > 0, RNG.integers(5, 9, len(CLICKS)), RNG.integers(10, 14, len(CLICKS))), "determines"),
+        (
+            np.where(CLICKS > 0, RNG.permutation([1, 3] * 150), RNG.permutation([0, 2] * 150)),
+            "determines",
+        ),  # not sorted
+    ],
+)
+def test_a_column_that_gives_the_label_away_is_a_leak(column: np.ndarray, how: str) -> None:
+    (problem,) = find_problems(lists_with(column))
+    assert problem == (
+        f"column 'suspect' {how} the label: a leak, unless it is known before the list is shown; leave it out (ignore=)"
+    )
+
+
+def test_a_categorical_leak_is_named_too() -> None:
+    (problem,) = find_problems(lists_with(outcome=["sold" if click else "seen" for click in CLICKS]))
+    assert "column 'outcome' determines the label" in problem
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        np.where(RNG.random(len(CLICKS)) < 0.02, 1 - CLICKS, CLICKS),  # strong, but not always right
+        np.arange(len(CLICKS)),  # every value once
+        np.arange(len(CLICKS)) // 2 * 1.0,  # pairs: some differ in their labels
+        np.zeros(len(CLICKS)),
+        RNG.normal(size=len(CLICKS)) + 2 * CLICKS,
+    ],
+)
+def test_a_good_or_useless_column_is_no_leak(column: np.ndarray) -> None:
+    assert find_problems(lists_with(column)) == []
+
+
+def test_generated_logs_have_no_problems() -> None:
+    log = simulate_clicks(click_model("diverse"), make_synthetic_lists(200, items=12, features=8, seed=1), seed=1)
+    assert find_problems(log) == []
+    assert find_problems(log[:3]) == []
+    assert find_problems(log[:0]) == []
+    assert find_problems(ItemLists(NOISE, OFFSETS)) == []
+
+
+def test_a_leak_of_rare_clicks_needs_evidence() -> None:
+    """Two clicks among many items: that a column agrees with both proves nothing unless its values repeat."""
+    labels = np.zeros(len(CLICKS))
+    labels[[7, 100]] = 1
+    by_chance = RNG.integers(0, 140, len(CLICKS)).astype(float)
+    by_chance[[7, 100]] = 1000, 1001
+    assert find_problems(lists_with(by_chance, labels)) == []
+
+
+def test_grades_from_1_are_told() -> None:
+    (problem,) = find_problems(lists_with(labels=CLICKS + 1))
+    assert problem.startswith("the lowest label is 1, so every item counts as positive: subtract 1 from the labels")
+
+
+def test_lists_in_which_everything_is_positive_are_told() -> None:
+    labels = CLICKS.copy()
+    labels[: 40 * LENGTH] = 1
+    (problem,) = find_problems(lists_with(labels=labels))
+    assert problem.startswith("in 40 of 60 lists with two or more items every item is positive")
+    assert find_problems(lists_with(labels=np.ones(len(CLICKS))))[0].startswith("in 60 of 60 lists")
+    single_items = ItemLists(NOISE, np.arange(len(NOISE) + 1), labels=np.ones(len(NOISE)))
+    assert find_problems(single_items) == []

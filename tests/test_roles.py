@@ -1,0 +1,602 @@
+"""Column roles: any table becomes lists, and every trap works or is named, with the cure."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from seq2slate import Columns, DataWarning, ItemLists, from_pandas, from_polars, from_table, to_table
+from seq2slate.data.columns import time_parts
+from seq2slate.data.files import read, read_split, write
+from seq2slate.data.parquet import read_parquet, stream_parquet
+from seq2slate.data.roles import as_columns, explain_missing_labels
+from seq2slate.data.traps import has_name_of_id
+from seq2slate.errors import DataError, UsageError
+from tests.random_lists import assert_same_lists
+
+ROLES: dict[str, Any] = {
+    "list_id": "search_term",
+    "item_id": "product_uid",
+    "label": "relevance",
+    "order_by": "-tfidf",
+    "categorical": ["brand"],
+    "context": ["query_length"],
+    "ignore": ["id"],
+}
+
+
+def products(**changes: Any) -> pd.DataFrame:
+    """A table as it comes: lists are not adjacent, names are its own, ids are integers."""
+    columns: dict[str, Any] = {
+        "id": [11, 12, 13, 14, 15],
+        "search_term": ["saw", "nail", "saw", "saw", "nail"],
+        "product_uid": [100001, 100002, 100003, 100004, 100001],
+        "tfidf": [0.25, 0.5, 0.75, 0.5, 0.125],
+        "brand": ["p", "q", None, "p", "p"],
+        "query_length": [3, 4, 3, 3, 4],
+        "relevance": [0.0, 1.0, 2.0, 0.0, 1.0],
+    }
+    return pd.DataFrame(columns | changes)
+
+
+def two_items(**columns: Any) -> pd.DataFrame:
+    """One list of as many items as the columns have values."""
+    n = len(next(iter(columns.values())))
+    return pd.DataFrame({"list_id": ["a"] * n, "item_id": [f"i{i}" for i in range(n)], **columns})
+
+
+def uses(lists: ItemLists) -> dict[str, str]:
+    assert lists.roles is not None
+    return {use.name: use.role for use in lists.roles.uses}
+
+
+# The roles
+
+
+@pytest.mark.parametrize("read_frame", [from_pandas, lambda df, **roles: from_polars(pl.from_pandas(df), **roles)])
+def test_every_role_is_heeded(read_frame: Any) -> None:
+    lists = read_frame(products(), **ROLES)
+    assert lists.list_ids.to_pylist() == ["saw", "nail"], "in the order of their first rows"
+    assert lists.original_item_ids().to_pylist() == [100003, 100004, 100001, 100002, 100001]
+    assert lists.labels.tolist() == [2, 0, 0, 1, 1]
+    assert lists.feature_names == ("tfidf",)
+    assert lists.features[:, 0].tolist() == [0.75, 0.5, 0.25, 0.5, 0.125]
+    assert lists.categorical["brand"].to_pylist() == [None, "p", "p", "q", "p"]
+    assert lists.context["query_length"].tolist() == [3, 4]
+
+
+def test_the_report_says_what_each_column_is_taken_for() -> None:
+    roles = from_pandas(products(), **ROLES).roles
+    assert roles is not None
+    assert str(roles).splitlines() == [
+        "column        taken for            note",
+        "id            ignored              as declared",
+        "search_term   list_id",
+        "product_uid   item_id",
+        "tfidf         base order, feature  highest first",
+        "brand         categorical",
+        "query_length  context",
+        "relevance     label",
+        "base order: sorted by tfidf, highest first",
+    ]
+    assert roles.columns == Columns(**ROLES)
+    assert roles.role_of("brand") == "categorical"
+    assert "<td>base order, feature</td>" in roles._repr_html_()
+
+
+def test_without_position_the_order_of_the_rows_is_the_base_order_and_the_report_says_so() -> None:
+    lists = from_pandas(two_items(price=[2.0, 1.0]))
+    assert str(lists.roles).endswith("base order: the order of the rows")
+    assert lists.features[:, 0].tolist() == [2, 1]
+
+
+def test_columns_have_defaults_and_a_single_name_will_do() -> None:
+    columns = Columns(categorical="brand", list_id=["query"], time_parts=["at"])
+    assert (columns.list_id, columns.categorical, columns.time_parts) == ("query", ("brand",), ("at",))
+    assert Columns.from_dict(json.loads(json.dumps(columns.to_dict()))) == columns
+    assert columns.changes() == {"list_id": "query", "categorical": ("brand",), "time_parts": ("at",)}
+    assert as_columns({"label": "y"}, {"label": "z"}) == Columns(label="z")
+
+
+@pytest.mark.parametrize(
+    ("roles", "message"),
+    [
+        ({"label": "x", "ignore": "x"}, "'x' is declared both label and ignore"),
+        ({"item_id": "x", "context": "x"}, "'x' is declared both item_id and context"),
+        ({"features": ["x"], "ignore": ["x"]}, "'x' is declared both features and ignore"),
+        ({"position": "p", "order_by": "-s"}, "position and order_by both set the base order"),
+        ({"ignore": ["x", "x"]}, "'x' is named twice in ignore"),
+        ({"list_id": []}, "list_id needs at least one column"),
+        ({"list_id": 7}, "list_id must be the name of a column, or several names, got 7"),
+        ({"item_id": None}, "item_id must be the name of a column, got None"),
+        ({"categorical": [3]}, r"categorical must be the name of a column, or several names, got \[3\]"),
+        ({"lable": "x"}, r"no role 'lable' \(did you mean 'label'\?\); roles are list_id, item_id, label"),
+    ],
+)
+def test_roles_that_cannot_be_are_usage_errors(roles: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        from_pandas(products(), **roles)
+
+
+def test_columns_must_be_columns() -> None:
+    with pytest.raises(UsageError, match=r"columns must be seq2slate.Columns or a dict of roles, not list"):
+        from_pandas(products(), ["x"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("role", ["list_id", "item_id", "label", "position", "order_by", "features", "ignore"])
+def test_a_column_that_is_not_there_is_named_with_the_closest_name(role: str) -> None:
+    roles = {name: value for name, value in ROLES.items() if name != "order_by"} | {role: "querylength"}
+    message = (
+        rf"no column 'querylength', which is declared {role} \(did you mean 'query_length'\?\); found id, search_term"
+    )
+    with pytest.raises(DataError, match=message):
+        from_pandas(products(), **roles)
+
+
+def test_a_label_under_another_name_is_found_when_it_is_missed() -> None:
+    lists = from_table(products().drop(columns="tfidf"), list_id="search_term", item_id="product_uid", ignore="id")
+    assert lists.labels is None
+    said = explain_missing_labels(lists)
+    assert "label='relevance' (--label relevance)" in said
+    assert uses(lists)["relevance"] == "relevance", "the grades of simulated users are never a feature"
+    lists = from_pandas(two_items(weight=[0.5, 2.5], clicked=[0, 1]))
+    assert explain_missing_labels(lists).endswith("it could be clicked")
+    lists = from_pandas(two_items(weight=[0.5, 2.5]))
+    assert explain_missing_labels(lists).endswith(
+        "label='NAME' (--label NAME); the columns are list_id, item_id, weight"
+    )
+    assert explain_missing_labels(ItemLists([[1]], [0, 1])) == "give clicks or grades as labels"
+
+
+def test_a_column_label_beside_a_declared_label_is_no_feature() -> None:
+    lists = from_pandas(two_items(label=[0, 1], clicks=[1, 0], position=[1, 2], score=[1, 2]), label="clicks")
+    assert lists.labels is not None
+    assert lists.labels.tolist() == [1, 0]
+    assert lists.feature_names == ("score",)
+    assert "label     ignored     the label is clicks" in str(lists.roles)
+    lists = from_pandas(two_items(position=[1, 2], score=[1, 2]), order_by="-score")
+    assert (lists.feature_names, uses(lists)["position"]) == (("score",), "ignored")
+
+
+def test_features_are_only_these_and_text_among_them_is_categorical() -> None:
+    df = two_items(price=[1.0, 2.0], brand=["p", "q"], note=["r", "s"], at=pd.to_datetime(["2024-01-01", "2024-01-02"]))
+    lists = from_pandas(df, features=["price", "brand"])
+    assert (lists.feature_names, list(lists.categorical)) == (("price",), ["brand"])
+    assert uses(lists)["note"] == uses(lists)["at"] == "ignored"
+    assert from_pandas(df, features=[]).n_features == 0
+
+
+def test_ids_may_be_learned_from() -> None:
+    df = pd.DataFrame({"list_id": [7, 7, 8], "item_id": [1, 2, 1], "label": [0, 1, 0]})
+    lists = from_pandas(df, categorical="item_id", context="list_id")
+    assert lists.categorical["item_id"].to_pylist() == ["1", "2", "1"]
+    assert lists.context["list_id"].to_pylist() == ["7", "8"]
+    assert uses(lists) == {"list_id": "list_id, context", "item_id": "item_id, categorical", "label": "label"}
+    assert from_pandas(df, categorical="list_id").categorical["list_id"].to_pylist() == ["7", "7", "8"]
+    by_list = pa.table({"list_id": [7], "item_id": [[1, 2]]})
+    lists = from_table(by_list, categorical=["item_id", "list_id"])
+    assert lists.categorical["item_id"].to_pylist() == ["1", "2"]
+    assert lists.context["list_id"].to_pylist() == ["7"]
+
+
+def test_roles_survive_slices_orders_and_joins_of_equals() -> None:
+    lists = from_pandas(products(), **ROLES)
+    other = from_pandas(two_items(price=[1.0, 2.0]))
+    assert lists[:1].roles == lists[[1]].roles == lists.reorder(np.arange(5)).roles == lists.roles
+    assert lists.shuffle_items(seed=0).truncate(1).roles == lists.roles
+    assert ItemLists.concat([lists[:1], lists[1:]]).roles == lists.roles
+    assert ItemLists.concat([other, from_pandas(two_items(price=[1, 2]), order_by="price")]).roles is None
+
+
+def test_roles_for_prediction_need_no_label_and_ignore_what_is_not_known() -> None:
+    df = products(at=pd.to_datetime(["2024-05-06 07:30"] * 5), kind=pd.Categorical([1, 2, 1, 2, 1]))
+    trained = from_pandas(df, time_parts="at", **ROLES)
+    assert trained.roles is not None
+    later = df.drop(columns=["relevance", "id"]).assign(mixed=["a", 1, None, 2.5, "b"], when=pd.Timestamp("2024-01-01"))
+    later["kind"] = later["kind"].astype(int)
+    lists = from_pandas(later, trained.roles.for_prediction())
+    assert lists.labels is None
+    assert_same_lists(lists, ItemLists(**{**vars(trained), "labels": None}))
+    assert uses(lists)["mixed"] == uses(lists)["when"] == "ignored"
+
+
+# Lists
+
+
+def test_rows_of_a_list_need_not_be_adjacent_in_memory_and_messages_count_the_rows_given() -> None:
+    df = products(tfidf=[0.25, 0.5, 0.75, 0.5, 0.125], relevance=[0, 1, 2, -1, 1])
+    with pytest.raises(DataError, match=r"DataFrame, row 3 \(list 'saw'\): label -1 is negative"):
+        from_pandas(df, **ROLES)
+
+
+def test_several_columns_make_one_list_id() -> None:
+    df = pd.DataFrame({"session": [1, 1, 2], "query": ["a", "a", "a"], "item_id": [1, 2, 1], "price": [1.0, 2, 3]})
+    lists = from_pandas(df, list_id=["session", "query"])
+    assert lists.list_ids.to_pylist() == ["1/a", "2/a"]
+    assert uses(lists)["session"] == uses(lists)["query"] == "list_id"
+    with pytest.raises(DataError, match=r"row 1: no query, which is part of list_id"):
+        from_pandas(df.assign(query=["a", None, "a"]), list_id=["session", "query"])
+    both = pd.DataFrame({"s": ["a/b", "a"], "q": ["c", "b/c"], "item_id": [1, 2], "price": [1.0, 2]})
+    with pytest.raises(DataError, match=r"s and q cannot be joined, for both contain '/'"):
+        from_pandas(both, list_id=["s", "q"])
+
+
+def test_several_columns_make_one_list_id_in_a_file_too(tmp_path: Path) -> None:
+    table = pa.table({"s": [1, 1, 2, 2], "q": [1, 1, 1, 2], "item_id": [1, 2, 1, 1], "price": [1.0, 2, 3, 4]})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=1)
+    lists = read(tmp_path / "t.parquet", list_id=["s", "q"])
+    assert (lists.list_ids.to_pylist(), lists.lengths.tolist()) == (["1/1", "2/1", "2/2"], [2, 1, 1])
+
+
+def test_a_tuple_in_a_column_of_ids_is_a_clear_error() -> None:
+    df = two_items(price=[1.0, 2.0]).assign(list_id=[("a", 1), ("a", 1)])
+    with pytest.raises(DataError, match="list_id"):
+        from_pandas(df)
+    with pytest.raises(DataError, match=r"list_id holds list.*several columns are joined with list_id=\["):
+        from_pandas(df.assign(list_id=[("a", "b"), ("a", "b")]))
+
+
+def test_context_must_be_constant_in_a_list() -> None:
+    with pytest.raises(DataError, match=r"row 3 \(list 'saw'\): column query_length changes within the list"):
+        from_pandas(products(query_length=[3, 4, 3, 9, 4]), **ROLES)
+
+
+def test_a_named_index_is_reported_and_may_have_a_role() -> None:
+    df = two_items(price=[1.0, 2.0])
+    lists = from_pandas(df.set_index(pd.Index([5, 6], name="row")))
+    assert (lists.feature_names, uses(lists)["row"]) == (("price",), "ignored")
+    assert from_pandas(df.set_index("item_id")).item_ids.to_pylist() == ["i0", "i1"]
+    assert from_pandas(df.set_index(["list_id", "item_id"])).list_ids.to_pylist() == ["a"]
+    df.index.name = "number"
+    assert from_pandas(df, features=["number"]).features[:, 0].tolist() == [0, 1]
+    unnamed = from_pandas(df.rename_axis(None).set_index(pd.Index(["x", "y"])))
+    assert list(uses(unnamed)) == ["list_id", "item_id", "price"]
+    again = from_pandas(two_items(**{"Unnamed: 0": [0, 1], "price": [1.0, 2.0]}))
+    assert uses(again)["Unnamed: 0"] == "ignored", "what pandas reads of an index in a CSV file"
+
+
+# The base order
+
+
+@pytest.mark.parametrize("positions", [[1, 0, 2], [2, 1, 3], [50, 7, 900], [0.5, -1.5, 2.0]])
+def test_positions_may_begin_anywhere_and_have_gaps(positions: list[float]) -> None:
+    lists = from_pandas(two_items(rank=positions), position="rank")
+    assert lists.item_ids.to_pylist() == ["i1", "i0", "i2"]
+    assert (lists.n_features, uses(lists)["rank"]) == (0, "base order")
+
+
+@pytest.mark.parametrize(
+    ("order_by", "expected"), [("score", ["i3", "i0", "i2", "i1"]), ("-score", ["i0", "i2", "i3", "i1"])]
+)
+@pytest.mark.parametrize("layout", ["items", "lists"])
+def test_order_by_sorts_either_way_ties_keep_their_order_and_missing_values_are_last(
+    order_by: str, expected: list[str], layout: str
+) -> None:
+    table: Any = two_items(score=[2.0, np.nan, 2.0, 1.0])
+    if layout == "lists":
+        table = pa.table({"list_id": ["a"], "item_id": [list(table.item_id)], "score": [[2.0, None, 2.0, 1.0]]})
+    lists = from_table(table, order_by=order_by, features=[])
+    assert lists.item_ids.to_pylist() == expected
+
+
+def test_order_by_takes_times_and_a_name_that_begins_with_a_minus() -> None:
+    df = two_items(at=pd.to_datetime(["2024-01-02", "2024-01-01"]))
+    lists = from_pandas(df, order_by="at")
+    assert (lists.item_ids.to_pylist(), lists.n_features) == (["i1", "i0"], 0)
+    assert from_pandas(df.assign(**{"-x": [2, 1]}), order_by="-x", ignore="at").item_ids.to_pylist() == ["i1", "i0"]
+    with pytest.raises(DataError, match=r"row 0 \(list 'a'\): word must hold numbers, not .*string"):
+        from_pandas(two_items(word=["a", "b"]), order_by="word")
+
+
+def test_a_position_that_two_items_share_names_the_way_out() -> None:
+    with pytest.raises(
+        DataError, match=r"row 1 .*position 1 is taken by another item of the list; declare it order_by"
+    ):
+        from_pandas(two_items(position=[1, 1]))
+
+
+# Traps
+
+
+@pytest.mark.parametrize("values", [[3, 4, 3], ["x", "y", "x"], [1.5, 2.5, 1.5], [True, False, True], ["x", 4, "x"]])
+def test_the_category_type_of_pandas_is_categorical(values: list[Any]) -> None:
+    lists = from_pandas(two_items(kind=pd.Categorical(values)))
+    assert lists.n_features == 0
+    found = lists.categorical["kind"].to_pylist()
+    assert [one.lower() for one in found] == [str(value).lower() for value in values]
+
+
+def test_declared_categories_are_the_same_with_and_without_a_missing_value() -> None:
+    whole = from_pandas(two_items(kind=[3, 4]), categorical="kind")
+    gaps = from_pandas(two_items(kind=[3, 4, None]), categorical="kind")
+    assert gaps.categorical["kind"].to_pylist() == [*whole.categorical["kind"].to_pylist(), None] == ["3", "4", None]
+
+
+ID_NAMES = ["brand_id", "productUID", "sellerId", "user_key", "zip_code", "categoryid", "SKU"]
+NUMBER_NAMES = ["price_cents", "bid", "is_paid", "grid", "year", "n_ids_seen", "keyword_count", "position_last_week"]
+
+
+@pytest.mark.parametrize("name", ID_NAMES)
+def test_integers_with_the_name_of_an_id_are_warned_of(name: str) -> None:
+    with pytest.warns(DataWarning, match=rf"'{name}' is taken for a number, but holds integers that look like ids"):
+        lists = from_pandas(two_items(**{name: [1, 2, 3]}))
+    assert lists.feature_names == (name,)
+    assert lists.roles is not None
+    assert lists.roles.uses[-1].note == "integers that look like ids"
+    assert f"categorical=['{name}']" in lists.roles.warnings[0]
+    for silent in ("categorical", "ignore", "features"):
+        from_pandas(two_items(**{name: [1, 2, 3]}), **{silent: [name]})  # type: ignore[arg-type]
+
+
+def many(values: Any) -> pd.DataFrame:
+    return pd.DataFrame({"list_id": 0, "item_id": range(len(values)), "value": values})
+
+
+RNG = np.random.default_rng(1)
+N = 5000
+CODES = {
+    "six digits": RNG.permutation(np.arange(100_001, 206_650))[:N],
+    "hashes": RNG.integers(0, 2**63, N),
+    "of other things": RNG.integers(10**9, 10**10, N),
+    "milliseconds": 1_700_000_000_000 + RNG.integers(0, 10**9, N),
+}
+NUMBERS = {
+    "prices in cents": np.round(np.exp(RNG.normal(8, 1.5, N))).astype(int),
+    "high prices in cents": np.round(np.exp(RNG.normal(14, 0.7, N))).astype(int),
+    "counts": RNG.geometric(1e-4, N),
+    "years": RNG.integers(1950, 2026, N),
+    "positions": np.arange(N) + 1,
+    "grades": RNG.integers(0, 5, N),
+    "percentages": RNG.integers(0, 101, N),
+    "views": RNG.zipf(1.5, N).clip(max=10**12),
+    "seconds of the day": RNG.integers(0, 86400, N),
+}
+
+
+@pytest.mark.parametrize("case", CODES)
+def test_large_integers_without_order_are_warned_of(case: str) -> None:
+    with pytest.warns(DataWarning, match="'value' is taken for a number, but holds integers that"):
+        from_pandas(many(CODES[case]))
+
+
+@pytest.mark.parametrize("case", NUMBERS)
+def test_integers_that_count_are_not_warned_of(case: str) -> None:
+    assert from_pandas(many(NUMBERS[case])).feature_names == ("value",)
+
+
+@pytest.mark.parametrize("name", NUMBER_NAMES)
+def test_names_that_only_look_like_those_of_ids_are_not_warned_of(name: str) -> None:
+    assert not has_name_of_id(name)
+    from_pandas(two_items(**{name: [1, 2, 3]}))
+
+
+def test_numbers_as_text_are_warned_of() -> None:
+    with pytest.warns(DataWarning, match=r"'price' is taken for categories, but holds numbers as text, such as '12.5'"):
+        lists = from_pandas(two_items(price=["12.5", "7", "1e3"]))
+    assert list(lists.categorical) == ["price"]
+    assert lists.roles is not None
+    assert "pandas.to_numeric" in lists.roles.warnings[0]
+    odd = [*map(str, range(20)), "n/a"]
+    with pytest.warns(DataWarning, match=r"nearly all values are numbers \('n/a' is not\)"):
+        from_pandas(two_items(price=odd))
+    for codes in (["007", "12", "13"], ["a1", "2", "3"], ["0", "1"]):
+        from_pandas(two_items(code=codes))
+    from_pandas(two_items(price=["12.5", "7", "1e3"]), categorical="price")
+    with pytest.raises(DataError, match=r"row 0 .*label must hold numbers, not .*; convert it, .*pandas.to_numeric"):
+        from_pandas(two_items(label=["1", "0"]))
+
+
+def test_a_column_of_several_types_is_named_with_the_row_and_the_cure() -> None:
+    mixed = pd.Series(["red", "blue", None, 3], dtype=object)
+    message = r"DataFrame, row 3: column colour holds 3 \(int\) where the rows above hold str; .*astype\(str\).*ignore="
+    with pytest.raises(DataError, match=message):
+        from_pandas(two_items(colour=mixed))
+    assert uses(from_pandas(two_items(colour=mixed), ignore="colour"))["colour"] == "ignored"
+    assert from_pandas(two_items(colour=mixed.astype(str))).categorical["colour"].to_pylist()[3] == "3"
+    with pytest.raises(DataError, match=r"row 1: column thing holds <object object .*\(object\)"):
+        from_pandas(two_items(thing=[None, object()]))
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("s", "UTC"), pa.date32(), pa.date64()])
+def test_a_timestamp_that_nobody_declared_is_refused_with_a_hint(kind: Any) -> None:
+    days = pa.array([datetime.date(2024, 5, 6), datetime.date(2024, 5, 7)]).cast(pa.timestamp("s")).cast(kind)
+    message = r"column value holds .*declare time_parts=\['value'\].*order_by='value', or ignore=\['value'\]"
+    for ids, name in (["x", "y"], "a"), ([["x"], ["y"]], "ab"):
+        table = pa.table({"list_id": list(name * (3 - len(name))), "item_id": ids, "value": days})
+        with pytest.raises(DataError, match=message):
+            from_table(table)
+        assert from_table(table, ignore="value").n_items == 2
+
+
+def test_parts_of_times_are_features_or_context() -> None:
+    times = pd.to_datetime(["2024-05-06 07:30", "1970-01-01 12:00"])
+    lists = from_pandas(two_items(at=times), time_parts="at")
+    assert lists.feature_names == ("at.hour", "at.weekday", "at.days")
+    monday = datetime.date(2024, 5, 6)
+    assert monday.weekday() == 0
+    days = (monday - datetime.date(1970, 1, 1)).days + 7.5 / 24
+    expected = np.array([[7.5, 0, days], [12, 3, 0.5]], dtype=np.float32)
+    np.testing.assert_array_equal(lists.features, expected)
+    missing = time_parts(pa.array([None], pa.timestamp("s")), "at", "row {}".format)
+    assert all(np.isnan(values).all() for values in missing.values())
+
+
+def test_parts_of_times_of_lists() -> None:
+    df = two_items(at=pd.to_datetime(["2024-05-06 07:30"] * 2).tz_localize("Europe/Berlin"))
+    lists = from_pandas(df, time_parts="at", context="at")
+    assert {name: values.tolist() for name, values in lists.context.items()} == {
+        "at.hour": [7.5],
+        "at.weekday": [0.0],
+        "at.days": [(datetime.date(2024, 5, 6) - datetime.date(1970, 1, 1)).days + 7.5 / 24],
+    }
+    table = pa.table({"list_id": ["a"], "item_id": [["x"]], "on": [datetime.date(1970, 1, 2)]})
+    assert {name: values.tolist() for name, values in from_table(table, time_parts="on").context.items()} == {
+        "on.weekday": [4.0],
+        "on.days": [1.0],
+    }
+
+
+def test_times_as_text_and_as_seconds_have_parts() -> None:
+    text = from_pandas(two_items(at=["2024-05-06 07:30:00", "1970-01-01"]), time_parts="at")
+    seconds = from_pandas(two_items(at=[1714980600, 0]), time_parts="at")
+    np.testing.assert_array_equal(text.features, seconds.features)
+    with pytest.raises(DataError, match=r"row 1 .*at holds 'noon', which is no time such as 2024"):
+        from_pandas(two_items(at=["2024-05-06", "noon"]), time_parts="at")
+
+
+@pytest.mark.parametrize("values", [[{"a": 1}] * 2, [[1.0, 2.0]] * 2])
+def test_what_is_neither_number_nor_text_is_ignored_with_a_warning(values: list[Any]) -> None:
+    table = pa.table({"list_id": ["a", "a"], "item_id": ["x", "y"], "extra": values})
+    with pytest.warns(DataWarning, match=r"'extra' is ignored: it holds .*, neither numbers nor text"):
+        lists = from_table(table)
+    assert (lists.n_features, uses(lists)["extra"]) == (0, "ignored")
+    from_table(table, ignore="extra")
+    with pytest.raises(DataError, match=r"column extra holds .*neither numbers nor text"):
+        from_table(table, features="extra")
+
+
+# Ids
+
+
+@pytest.mark.parametrize("layout", ["lists", "items"])
+def test_integer_ids_come_back_as_integers(tmp_path: Path, layout: Any) -> None:
+    df = pd.DataFrame({"list_id": pd.array([7, 7, 9], "uint16"), "item_id": [2**60, 1, 1], "price": [1.0, 2, 3]})
+    lists = from_pandas(df)
+    assert lists.original_list_ids().to_pylist() == [7, 9]
+    assert lists[1:].original_item_ids().to_pylist() == [1]
+    table = to_table(lists, layout)
+    assert table.schema.field("list_id").type == pa.uint16()
+    write(lists, tmp_path / "lists.parquet", layout=layout)
+    again = read(tmp_path / "lists.parquet")
+    assert_same_lists(again, lists)
+    assert again.original_list_ids().type == pa.uint16()
+    write(lists, tmp_path / "lists.jsonl")
+    assert json.loads((tmp_path / "lists.jsonl").read_text().splitlines()[0])["item_id"] == [2**60, 1]
+    write(lists, tmp_path / "lists.csv")
+    assert read(tmp_path / "lists.csv").original_item_ids().to_pylist() == [2**60, 1, 1]
+
+
+def test_ids_that_are_no_integers_any_more_are_text() -> None:
+    lists = from_pandas(pd.DataFrame({"list_id": [7, 7], "item_id": [1, 2], "price": [1.0, 2]}))
+    copies = lists.shuffle_items(seed=0, copies=2)
+    assert copies.original_list_ids().to_pylist() == ["7~0", "7~1"]
+    assert to_table(copies).schema.field("list_id").type == pa.string()
+
+
+def test_whole_numbers_as_floats_are_ids_and_a_missing_one_is_named() -> None:
+    df = pd.DataFrame({"list_id": [7.0, 7, 9], "item_id": [1.0, 2.0, 1.0], "price": [1.0, 2, 3]})
+    lists = from_pandas(df)
+    assert lists.list_ids.to_pylist() == ["7", "9"]
+    assert lists.original_item_ids().to_pylist() == [1.0, 2.0, 1.0]
+    for name, place in (("list_id", r"row 1"), ("item_id", r"row 1 \(list '7'\)")):
+        broken = df.copy()
+        broken.loc[1, name] = np.nan
+        with pytest.raises(DataError, match=rf"{place}: no {name}, and this missing value has made floating-point"):
+            from_pandas(broken)
+
+
+# Files
+
+
+def test_files_keep_their_roles_and_own_files_are_not_suspected(tmp_path: Path) -> None:
+    lists = ItemLists(
+        np.array([[1.0], [2], [3]]), [0, 3], feature_names=["brand_id"], categorical={"n": ["1", "2", "3"]}
+    )
+    write(lists, tmp_path / "own.parquet", layout="items")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = read(tmp_path / "own.parquet")
+    assert_same_lists(again, lists)
+    assert uses(again) == {
+        "list_id": "list_id",
+        "position": "base order",
+        "item_id": "item_id",
+        "brand_id": "feature",
+        "n": "categorical",
+    }
+
+
+def test_parquet_takes_roles_and_reads_only_what_they_need(tmp_path: Path) -> None:
+    df = products().sort_values("search_term", kind="stable")
+    pq.write_table(pa.Table.from_pandas(df), tmp_path / "p.parquet")
+    lists = read_parquet(tmp_path / "p.parquet", Columns(**ROLES))
+    assert_same_lists(lists, from_pandas(df, **ROLES))
+    assert_same_lists(ItemLists.concat(list(stream_parquet(tmp_path / "p.parquet", lists_per_chunk=1, **ROLES))), lists)
+    products().to_parquet(tmp_path / "mixed.parquet")
+    with pytest.raises(DataError, match=r"mixed.parquet, row 2 \(list 'saw'\): the list comes back"):
+        read(tmp_path / "mixed.parquet", Columns(**ROLES))
+
+
+def test_json_lines_take_roles(tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_text('{"q": 7, "docs": [1, 2], "clicks": [0, 1], "price": [1.5, 2]}\n')
+    lists = read(tmp_path / "q.jsonl", list_id="q", item_id="docs", label="clicks")
+    assert lists.labels is not None
+    assert (lists.original_list_ids().to_pylist(), lists.labels.tolist()) == ([7], [0, 1])
+
+
+def test_letor_has_no_names_and_takes_no_roles(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("1 qid:1 1:0.5\n")
+    with pytest.raises(UsageError, match=r"a.txt: its columns have no names, so there can be no label"):
+        read(tmp_path / "a.txt", label="x")
+
+
+def test_a_file_beside_the_data_declares_roles_and_arguments_win(tmp_path: Path) -> None:
+    products().to_csv(tmp_path / "a.csv", index=False)
+    roles = {name: value for name, value in ROLES.items() if name != "ignore"}
+    text = "".join(f"{name} = {json.dumps(value)}\n" for name, value in roles.items())
+    (tmp_path / "columns.toml").write_text(text + 'ignore = "brand"\n'.replace("brand", "id"))
+    lists = read(tmp_path / "a.csv")
+    assert_same_lists(lists, from_pandas(products(), **ROLES))
+    assert read(tmp_path / "a.csv", order_by="tfidf").item_ids.to_pylist()[0] == "100001"
+    (tmp_path / "a.columns.toml").write_text(text + "ignore = []\n")
+    with pytest.warns(DataWarning, match="'id' is taken for a number"):
+        assert read(tmp_path / "a.csv").feature_names == ("id", "tfidf")
+
+
+def test_a_wrong_file_of_roles_is_named_with_its_key(tmp_path: Path) -> None:
+    products().to_csv(tmp_path / "a.csv", index=False)
+    place = re.escape(str(tmp_path / "columns.toml"))
+    for text, message in (
+        ('lable = "x"', r"there is no role 'lable' \(did you mean 'label'\?\)"),
+        ("label = [", ""),
+        ("ignore = 3", "ignore must be the name of a column"),
+        ('label = "relevnce"', ""),
+    ):
+        (tmp_path / "columns.toml").write_text(text)
+        with pytest.raises(
+            (UsageError, DataError), match=f"{place}: {message}" if "relevnce" not in text else "relevnce"
+        ):
+            read(tmp_path / "a.csv", list_id="search_term", item_id="product_uid")
+
+
+def test_a_shared_file_of_roles_is_not_for_what_seq2slate_wrote(tmp_path: Path) -> None:
+    (tmp_path / "columns.toml").write_text('list_id = "search_term"\nitem_id = "product_uid"\nignore = "id"\n')
+    products().to_csv(tmp_path / "a.csv", index=False)
+    lists = read(tmp_path / "a.csv")
+    write(lists, tmp_path / "b.parquet")
+    assert_same_lists(read(tmp_path / "b.parquet"), lists)
+
+
+def test_a_split_takes_roles(tmp_path: Path) -> None:
+    for part in ("train", "valid", "test"):
+        products().to_csv(tmp_path / f"{part}.csv.gz", index=False)
+    split = read_split(tmp_path, **ROLES)
+    assert_same_lists(split.test, from_pandas(products(), **ROLES))
+
+
+def test_a_declared_label_may_be_missing_where_none_is_needed(tmp_path: Path) -> None:
+    products().drop(columns="relevance").to_csv(tmp_path / "a.csv", index=False)
+    assert read(tmp_path / "a.csv", labelled=False, **ROLES).labels is None
+    with pytest.raises(DataError, match="no column 'relevance', which is declared label"):
+        read(tmp_path / "a.csv", **ROLES)
