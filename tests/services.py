@@ -26,14 +26,14 @@ N_FEATURES = 4
 class Service:
     """`seq2slate serve` with some arguments, on a free port; several start side by side, `url` waits for one."""
 
-    def __init__(self, *arguments: object) -> None:
+    def __init__(self, *arguments: object, folder: Path = ROOT) -> None:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the process
         self.process = subprocess.Popen(
             [sys.executable, "-m", "seq2slate.cli", "serve", *map(str, arguments), "--port", "0"],
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            cwd=ROOT,
+            cwd=folder,
         )
 
     @cached_property

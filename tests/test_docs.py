@@ -2,16 +2,17 @@
 
 import ast
 import re
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from tools.oldest import lowest_versions
+from tools.site import write_command_reference
+
 ROOT = Path(__file__).resolve().parents[1]
 COLUMNS = 120
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 GENERATED = ROOT / "docs" / "cli.md"
 HISTORY = ROOT / "CHANGELOG.md"
 """Names what was renamed, so old words may occur in it."""
@@ -68,19 +69,7 @@ def _has_code(path: Path) -> bool:
 
 
 def test_the_command_line_reference_is_up_to_date(tmp_path: Path) -> None:
-    arguments = [
-        "utils",
-        "docs",
-        "--name",
-        "seq2slate",
-        "--title",
-        "Command line",
-        "--output",
-        str(tmp_path / "cli.md"),
-    ]
-    subprocess.run(
-        [sys.executable, "-m", "typer", "seq2slate.cli", *arguments], check=True, capture_output=True, cwd=ROOT
-    )
+    write_command_reference(tmp_path / "cli.md")
     assert GENERATED.read_text() == (tmp_path / "cli.md").read_text(), "run make docs"
 
 
@@ -107,7 +96,8 @@ def test_every_page_is_linked() -> None:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text())
         if not target.startswith("https://")
     }
-    assert [page.name for page in PAGES if page.name != "README.md" and page not in linked] == []
+    entrances = {ROOT / "README.md", ROOT / "docs" / "index.md"}
+    assert [page.name for page in PAGES if page not in linked | entrances] == []
 
 
 @pytest.mark.parametrize("path", [path for path in PAGES if path != GENERATED], ids=lambda path: path.name)
@@ -181,3 +171,15 @@ def _can_import(module: str, name: str) -> bool:
         return hasattr(import_module(module), name)
     except ModuleNotFoundError:
         return False
+
+
+def test_the_lowest_versions_are_those_of_the_project() -> None:
+    project = {
+        "dependencies": ["torch>=2.4,<3", "numpy"],
+        "optional-dependencies": {
+            "baselines": ["lightgbm>=4.5"],
+            "serve": ["psycopg[binary]>=3.2.1", "uvloop>=0.21; sys_platform != 'win32'"],
+            "tensorboard": [],
+        },
+    }
+    assert lowest_versions(project) == ["torch==2.4", "lightgbm==4.5", "psycopg==3.2.1", "uvloop==0.21"]

@@ -24,16 +24,5 @@ class DoctestBlocks(griffe.Extension):
 
 
 def fence_doctests(text: str) -> str:
-    r"""Return a docstring with each of its doctests in a code block.
-
-    >>> print(fence_doctests("Add.\n\n>>> 1 + 1\n2\n\nEnd.").replace("`", "'"))
-    Add.
-    <BLANKLINE>
-    '''pycon
-    >>> 1 + 1
-    2
-    '''
-    <BLANKLINE>
-    End.
-    """
+    """Return a docstring with each of its doctests in a code block."""
     return _EXAMPLE.sub(lambda match: f"{match[1]}```pycon\n{match[0]}\n{match[1]}```", text)

@@ -1,0 +1,105 @@
+"""Every code block of README and docs runs: each page in a folder of its own, from top to bottom."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from seq2slate.data.files import write
+from seq2slate.data.lists import ItemLists
+from seq2slate.reranker import Reranker
+from seq2slate.simulation.click_models import click_model, simulate_clicks
+from seq2slate.simulation.synthetic import make_synthetic_lists
+from tests.examples import ROOT, PageRunner, blocks_of
+from tests.web_logs import simulate
+
+GENERATED = ROOT / "docs" / "cli.md"
+PAGES = [page for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]) if blocks_of(page)]
+lists_of = partial(make_synthetic_lists, 60, items=8, features=8)
+
+
+def given_guide(folder: Path) -> dict[str, Any]:
+    """A fold of LETOR text, lists, and the training and test lists of the page."""
+    train, valid, test = replace(lists_of(seed=1), relevance_probability=None).split(0.6, 0.2, seed=1)
+    (folder / "Fold1").mkdir()
+    for name, lists in (("train", train), ("vali", valid), ("test", test)):
+        write(lists, folder / "Fold1" / f"{name}.txt")
+    write(train, folder / "lists.parquet")
+    return {"train": train, "test": test}
+
+
+def given_training(folder: Path) -> dict[str, Any]:
+    """Clicks to train on, and lists to rank."""
+    for seed, name in enumerate(("log", "lists", "test")):
+        write(simulate_clicks(click_model("diverse"), lists_of(seed=seed), seed=seed), folder / f"{name}.parquet")
+    return {}
+
+
+def given_serving(folder: Path) -> dict[str, Any]:
+    """A model that sorts by the first of two features, so that the responses of the page are certain; visitors."""
+    rng = np.random.default_rng(1)
+    features = rng.random((2000, 2)).astype(np.float32)
+    labels = (features[:, 0].reshape(-1, 5) == features[:, 0].reshape(-1, 5).max(axis=1, keepdims=True)).ravel()
+    lists = ItemLists(features, np.arange(0, 2001, 5), labels, relevance=4 * labels.astype(np.float32))
+    model = Reranker(epochs=8, seed=1).fit(lists, quiet=True)
+    model.save(folder / "model")
+    model.save(folder / "models" / "new")
+    write(lists[:40], folder / "visitors.parquet")
+    return {"features": features[:3], "lists": lists[:10]}
+
+
+def given_experiments(folder: Path) -> dict[str, Any]:
+    """The log of an experiment with two arms."""
+    simulate(folder / "log.db", "autumn", {"base": 0.2, "new": 0.3}, 400)
+    return {}
+
+
+def given_reproduction(folder: Path) -> dict[str, Any]:
+    """A fold of LETOR text."""
+    return given_guide(folder)
+
+
+GIVEN = {
+    "guide.md": given_guide,
+    "training.md": given_training,
+    "serving.md": given_serving,
+    "experiments.md": given_experiments,
+    "reproduction.md": given_reproduction,
+}
+"""What a page takes for granted: files in its folder, and names of its Python blocks."""
+
+
+@pytest.fixture
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PageRunner]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    runner = PageRunner(tmp_path)
+    yield runner
+    runner.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if page != GENERATED], ids=lambda page: page.name)
+def test_every_block_of_a_page_runs(page: Path, runner: PageRunner) -> None:
+    if page.name in GIVEN:
+        runner.names |= GIVEN[page.name](runner.folder)
+    for block in blocks_of(page):
+        if page.name == "README.md" and (block.language == "python" or block.text.startswith("seq2slate/\n")):
+            continue  # a doctest, which pytest collects itself, and the map of the files
+        try:
+            runner.run(block)
+        except Exception as error:
+            error.add_note(f"the block in line {block.line} of {page.name}")
+            raise
+
+
+def test_a_block_that_is_wrong_fails(runner: PageRunner, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python\n>>> 1 + 1\n3\n```\n\n```\n$ seq2slate inspect nothing.parquet\n```\n")
+    for block in blocks_of(page):
+        with pytest.raises(AssertionError):
+            runner.run(block)
