@@ -114,9 +114,7 @@ X = np.arange(10.0).reshape(5, 2)
 Y = [0, 1, 0, 2, 1]
 
 
-@pytest.mark.parametrize(
-    "make", [np.asarray, list, pd.Series, pl.Series, pa.array], ids=["numpy", "list", "pandas", "polars", "arrow"]
-)
+@pytest.mark.parametrize("make", [np.asarray, list, pd.Series, pl.Series, pa.array])
 def test_groups_are_lengths_or_ids(make: Any) -> None:
     lists, rows = as_lists_with_rows((X, make(Y), make([2, 0, 3])))
     assert (lists.lengths.tolist(), rows.tolist()) == ([2, 0, 3], [0, 1, 2, 3, 4])
@@ -187,7 +185,6 @@ def test_what_is_beside_a_frame_may_not_be_in_it() -> None:
         ((X,), "valid: expected .*got a tuple of 1"),
         (pl.LazyFrame({"list_id": ["a"]}), r"got LazyFrame; call its collect\(\) first"),
     ],
-    ids=str,
 )
 def test_anything_else_is_named_with_what_is_accepted(data: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):

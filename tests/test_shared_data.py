@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from seq2slate.data.files import read, write
 from seq2slate.data.summary import summarise
+from seq2slate.errors import DataWarning
 from tests.memory import measured_memory
 from tests.random_lists import assert_same_lists
 
@@ -36,10 +38,17 @@ LABELS = {
 }
 
 
+ROLES: dict[str, Any] = {
+    "trivago_clicks.parquet": {"context": "timestamp"},
+    "outbrain_clicks.parquet": {"categorical": "timestamp"},
+}
+"""Columns that are warned of unless they are declared: times as integers and as text."""
+
+
 @pytest.mark.parametrize("name", COUNTS)
 def test_the_counts_are_those_of_the_description(name: str) -> None:
     n_lists, n_items, longest, n_features = COUNTS[name]
-    summary = summarise(read(DATA / name))
+    summary = summarise(read(DATA / name, **ROLES.get(name, {})))
     assert (summary.lists, summary.items, summary.features) == (n_lists, n_items, n_features)
     if longest is not None:
         assert summary.length_quantiles[100] == longest
@@ -71,18 +80,31 @@ def test_cs276_keeps_its_comments() -> None:
 
 @pytest.mark.parametrize("name", ["trivago_clicks.parquet", "outbrain_clicks.parquet"])
 def test_every_list_of_the_logs_has_exactly_one_click(name: str) -> None:
-    lists = read(DATA / name)
+    lists = read(DATA / name, **ROLES[name])
     assert lists.labels is not None
     np.testing.assert_array_equal(np.add.reduceat(lists.labels, lists.offsets[:-1]), 1)
 
 
 def test_the_columns_of_the_logs_find_their_place() -> None:
-    trivago, outbrain = read(DATA / "trivago_clicks.parquet"), read(DATA / "outbrain_clicks.parquet")
+    trivago, outbrain = (read(DATA / name, **roles) for name, roles in ROLES.items())
     assert trivago.feature_names == ("price",)
     assert set(trivago.context) == {"timestamp", "user_id", "platform", "city", "device", "filters"}
     assert trivago.context["timestamp"][0] == 1541030844
     assert set(outbrain.categorical) == {"document_id", "platform", "geo", "timestamp"}
     assert outbrain.item_ids[0].as_py() == "42337"
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_times_that_nobody_declared_are_warned_of_and_nothing_else(name: str) -> None:
+    with pytest.warns(DataWarning, match="'timestamp' is taken for .*time") as caught:
+        read(DATA / name)
+    assert len(caught) == 1
+
+
+def test_logs_of_ids_alone_are_read_without_a_warning() -> None:
+    lists = read(DATA / "clara2_clicks.parquet", categorical="item_id")
+    assert list(lists.categorical) == ["item_id", "url"]
+    assert (len(lists), lists.n_items, lists.n_features) == (22_031, 220_310, 0)
 
 
 @pytest.mark.parametrize("name", ["mq2008.fold1.txt.gz", "cs276.txt.gz", "yahoo_sample.test.txt.gz"])
@@ -96,6 +118,6 @@ def test_letor_sets_survive_every_format(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["yahoo_sample.test.txt.gz", "trivago_clicks.parquet"])
 def test_lists_in_memory_take_the_bytes_of_their_arrays(name: str) -> None:
     with measured_memory() as held_and_peak:
-        lists = read(DATA / name)
+        lists = read(DATA / name, **ROLES.get(name, {}))
         held, _ = held_and_peak()
     assert held < 2 * lists.nbytes

@@ -28,7 +28,7 @@ from seq2slate.atomic import atomic_path
 from seq2slate.data.columns import TEXT_PER_LIST
 from seq2slate.data.layouts import table_slices
 from seq2slate.data.lists import ItemLists
-from seq2slate.data.roles import Columns
+from seq2slate.data.roles import Columns, roles_file
 from seq2slate.data.tables import table_with_rows
 from seq2slate.data.text import AnyPath, text_writer
 from seq2slate.errors import DataError
@@ -87,13 +87,6 @@ def write_csv(lists: ItemLists, path: AnyPath) -> None:
         lines = [f"{role} = {json.dumps(names, ensure_ascii=False)}\n" for role, names in roles.items() if names]
         with atomic_path(roles_file(path)) as partial:
             partial.write_text("".join(lines), encoding="utf-8")
-
-
-def roles_file(path: AnyPath) -> Path:
-    """Return the file of roles that belongs to one file of data: `NAME.columns.toml` for `NAME.csv`."""
-    path = Path(path)
-    bare = Path(path.stem) if path.suffix.lower() == ".gz" else Path(path.name)
-    return path.with_name(f"{bare.stem}.columns.toml")
 
 
 def _delimiter(path: AnyPath, header: bytes) -> str:

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import glob
 import os
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seq2slate.data.delimited import read_csv, roles_file, write_csv
+from seq2slate.data.delimited import read_csv, write_csv
 from seq2slate.data.jsonl import read_jsonl, write_jsonl
 from seq2slate.data.layouts import Layout
 from seq2slate.data.letor import align_letor, read_letor, write_letor
 from seq2slate.data.lists import ItemLists, Split
 from seq2slate.data.parquet import is_own_parquet, parquet_files, read_parquet, write_parquet
-from seq2slate.data.roles import Columns, as_columns
+from seq2slate.data.roles import Columns, as_columns, load_roles, roles_file
 from seq2slate.data.tables import check_same_columns
 from seq2slate.data.text import AnyPath
 from seq2slate.errors import DataError, UsageError
@@ -208,17 +207,6 @@ def _with_roles_file(path: Path, form: FileFormat, columns: Columns) -> Columns:
     if shared.exists() and not form.is_own(path):
         return as_columns(load_roles(shared), columns.changes())
     return columns
-
-
-def load_roles(path: AnyPath) -> Columns:
-    """Return the roles that a TOML file declares, with the keys of `Columns`."""
-    try:
-        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: {error}") from error
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from error
-    return Columns.from_dict(values, str(path))
 
 
 def _expand(path_or_paths: AnyPath | Sequence[AnyPath]) -> list[Path]:

@@ -6,11 +6,14 @@ was given and a note, so that nothing is used or left out in silence.
 
 from __future__ import annotations
 
+import os
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from itertools import combinations
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -169,6 +172,24 @@ def as_columns(columns: Columns | Mapping[str, Any] | None, roles: Mapping[str, 
         raise UsageError(f"columns must be seq2slate.Columns or a dict of roles, not {type(columns).__name__}")
     given = columns.changes() if isinstance(columns, Columns) else dict(columns)
     return Columns.from_dict({**given, **(roles or {})})
+
+
+def roles_file(path: str | os.PathLike[str]) -> Path:
+    """Return the file of roles that belongs to one file of data: `NAME.columns.toml` for `NAME.csv`."""
+    path = Path(path)
+    bare = Path(path.stem) if path.suffix.lower() == ".gz" else Path(path.name)
+    return path.with_name(f"{bare.stem}.columns.toml")
+
+
+def load_roles(path: str | os.PathLike[str]) -> Columns:
+    """Return the roles that a TOML file declares, with the keys of `Columns`."""
+    try:
+        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: {error}") from error
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from error
+    return Columns.from_dict(values, str(path))
 
 
 def suggest(name: str, names: Iterable[str]) -> str:
