@@ -35,7 +35,6 @@ import numpy.typing as npt
 from seq2slate.baselines.columns import fit_numbers
 from seq2slate.baselines.coordinate_ascent import ScoredNdcg
 from seq2slate.baselines.linear import WeightedColumns, scaled_columns, weighted_sum
-from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import BoolArray, FloatArray, IntArray, ItemLists
 from seq2slate.errors import DataError, UsageError
 from seq2slate.estimator import PointwiseEstimator, check_labels
@@ -151,9 +150,9 @@ class RankBoost(PointwiseEstimator):
         if not 1 <= self.thresholds <= _MOST_THRESHOLDS:
             raise UsageError(f"thresholds must be from 1 to {_MOST_THRESHOLDS}, got {self.thresholds}")
         judge = ScoredNdcg.of(valid, "validation")
-        self.transform_ = fit_numbers(self.kind, train, scaling="none")
-        additions = added_thresholds(raw_columns(self.transform_, train), PairWeights.of(train), self.thresholds)
-        columns, scores = raw_columns(self.transform_, valid), np.zeros(valid.n_items, np.float32)
+        self.transform_ = fit_numbers(self.kind, train)  # names the columns; they stay raw
+        additions = added_thresholds(raw_columns(train), PairWeights.of(train), self.thresholds)
+        columns, scores = raw_columns(valid), np.zeros(valid.n_items, np.float32)
         chosen: list[tuple[int, float, float]] = []
         n_best, best_value = 0, -np.inf
         for column, threshold, weight in track(islice(additions, self.rounds), "RankBoost", total=self.rounds):
@@ -170,15 +169,16 @@ class RankBoost(PointwiseEstimator):
 
     def score(self, lists: ItemLists) -> FloatArray:
         """Return the sum (T,) of the weights of the thresholds that each item is above."""
-        columns, scores = raw_columns(self.transform_, lists), np.zeros(lists.n_items, np.float32)
+        self.transform_.apply(lists[:0])  # checks the columns
+        columns, scores = raw_columns(lists), np.zeros(lists.n_items, np.float32)
         for column, threshold, weight in zip(self.columns_, self.thresholds_, self.weights_, strict=True):
             scores += weight * (columns[:, column] > threshold)
         return scores
 
 
-def raw_columns(transform: FeatureTransform, lists: ItemLists) -> FloatArray:
-    """Return (T, F + 1) the dense columns of a transform that does not scale them and, last, the base position."""
-    return np.column_stack([transform.apply(lists).dense, lists.positions.astype(np.float32)])
+def raw_columns(lists: ItemLists) -> FloatArray:
+    """Return (T, F + 1) the dense columns as they are and, last, the base position."""
+    return np.column_stack([lists.features, lists.positions.astype(np.float32)])
 
 
 @dataclass(frozen=True, eq=False)
