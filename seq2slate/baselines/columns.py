@@ -37,13 +37,7 @@ def fit_numbers(kind: str, train: ItemLists, *, scaling: Scaling = "signed-log")
 
 
 def raw_features(transform: FeatureTransform, lists: ItemLists) -> FloatArray:
-    """Return (T, F) the dense columns of the training lists, found by name and as they are.
-
-    Raises:
-        DataError: A column of the training lists is missing; `FeatureTransform.apply` says which.
-
-    """
-    transform.apply(lists[:0])
+    """Return (T, F) the dense columns of the training lists, found by name and as they are; all must be there."""
     names = transform.dense.names
     if lists.feature_names == names:
         return lists.features

@@ -97,6 +97,7 @@ class Trees(PointwiseEstimator):
     def _columns(self, lists: ItemLists) -> FloatArray:
         """Return (T, C) all columns: numbers, then codes of categories from 0 (NaN: none), then the base position."""
         transform, list_index = self.transform_, lists.list_index
+        transform.apply(lists[:0])  # says which column is missing
         columns = [raw_features(transform, lists)]
         columns += [lists.context[name][list_index].astype(np.float32) for name in transform.context.names]
         columns += [_codes(words.encode(lists.categorical[name])) for name, words in transform.categorical.items()]
