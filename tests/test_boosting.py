@@ -18,6 +18,7 @@ from seq2slate.baselines.boosting import (
     added_thresholds,
     choose_weak_ranker,
     quantile_thresholds,
+    raw_columns,
     weak_measures,
 )
 from seq2slate.baselines.coordinate_ascent import ScoredNdcg
@@ -65,11 +66,6 @@ def mean_ndcg(lists: ItemLists, scores: npt.NDArray[Any]) -> float:
 
 def training(lists: ItemLists) -> tuple[FloatArray, ScoredNdcg]:
     return scaled_columns(FeatureTransform.fit(lists), lists), ScoredNdcg.of(lists, "training")
-
-
-def raw(lists: ItemLists) -> FloatArray:
-    """What RankBoost reads."""
-    return np.column_stack([lists.features, lists.positions.astype(np.float32)])
 
 
 # AdaRank
@@ -136,7 +132,7 @@ def explicit_pairs(lists: ItemLists) -> list[tuple[int, int]]:
 
 def obvious_rankboost(lists: ItemLists, n_thresholds: int) -> Iterator[tuple[int, float, float]]:
     """RankBoost with a weight for every pair."""
-    columns = raw(lists)
+    columns = raw_columns(lists)
     better, worse = np.array(explicit_pairs(lists)).T
     weights = np.full(len(better), 1 / len(better))
     thresholds = quantile_thresholds(columns, n_thresholds)
@@ -159,10 +155,10 @@ def obvious_rankboost(lists: ItemLists, n_thresholds: int) -> Iterator[tuple[int
 def test_rankboost_by_hand() -> None:
     """The column orders three pairs of four right: r is 1/2, and afterwards right and wrong pairs weigh the same."""
     pairs = PairWeights.of(pairs_by_hand())
-    column, threshold, weight = next(added_thresholds(raw(pairs_by_hand()), pairs, 4))
+    column, threshold, weight = next(added_thresholds(raw_columns(pairs_by_hand()), pairs, 4))
     assert (column, threshold) == (0, 0.0)
     assert weight == pytest.approx(np.log(3) / 2)
-    potentials = pairs.potentials(weight * raw(pairs_by_hand())[:, 0].astype(float))
+    potentials = pairs.potentials(weight * raw_columns(pairs_by_hand())[:, 0].astype(float))
     right, wrong = 1 / 6, 1 / 2
     np.testing.assert_allclose(potentials, [right, -right, -right, right, right, -right, -wrong, wrong])
 
@@ -183,15 +179,15 @@ def test_two_numbers_an_item_equal_a_weight_for_every_pair(make: Callable[[int],
 @pytest.mark.parametrize("make", [graded_lists, mixed_lists])
 def test_rankboost_takes_the_rounds_of_explicit_pairs(make: Callable[[int], ItemLists]) -> None:
     lists = ItemLists.concat([make(seed) for seed in range(3)])
-    rounds = islice(added_thresholds(raw(lists), PairWeights.of(lists), 5), 12)
+    rounds = islice(added_thresholds(raw_columns(lists), PairWeights.of(lists), 5), 12)
     expected = islice(obvious_rankboost(lists, 5), 12)
     np.testing.assert_allclose(np.array(list(rounds)), np.array(list(expected)), rtol=1e-9)
 
 
 def test_rankboost_keeps_the_best_round_for_validation() -> None:
     train, valid = lists_with_an_order(100, 0), lists_with_an_order(5, 1)
-    columns, scores, values = raw(valid), np.zeros(valid.n_items), []
-    for column, threshold, weight in islice(added_thresholds(raw(train), PairWeights.of(train), 32), 30):
+    columns, scores, values = raw_columns(valid), np.zeros(valid.n_items), []
+    for column, threshold, weight in islice(added_thresholds(raw_columns(train), PairWeights.of(train), 32), 30):
         scores += weight * (columns[:, column] > threshold)
         values.append(mean_ndcg(valid, scores))
     n_best = int(np.argmax(values)) + 1

@@ -93,7 +93,8 @@ def test_baselines_take_labels_that_are_no_grades(kind: str) -> None:
         pytest.importorskip("lightgbm", reason="LightGBM is not installed")
     lists = ItemLists.concat([mixed_lists(seed) for seed in range(6)])
     rng = np.random.default_rng(0)
-    seconds = np.where(lists.labels, rng.gamma(2, 20, lists.n_items), 0)
+    assert lists.labels is not None
+    seconds = np.where(lists.labels > 0, rng.gamma(2, 20, lists.n_items), 0)
     timed = replace(lists, labels=seconds.astype(np.float32))
     check_ranker(make_estimator(kind).fit(timed, timed), mixed_lists(9))
 
