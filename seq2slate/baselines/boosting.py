@@ -151,15 +151,9 @@ class RankBoost(PointwiseEstimator):
         if not 1 <= self.thresholds <= _MOST_THRESHOLDS:
             raise UsageError(f"thresholds must be from 1 to {_MOST_THRESHOLDS}, got {self.thresholds}")
         judge = ScoredNdcg.of(valid, "validation")
-<<<<<<< HEAD
         self.transform_ = fit_numbers(self.kind, train)
         additions = added_thresholds(self._columns(train), PairWeights.of(train), self.thresholds)
         columns, scores = self._columns(valid), np.zeros(valid.n_items, np.float32)
-=======
-        self.transform_ = fit_numbers(self.kind, train)  # names the columns; they stay raw
-        additions = added_thresholds(raw_columns(train), PairWeights.of(train), self.thresholds)
-        columns, scores = raw_columns(valid), np.zeros(valid.n_items, np.float32)
->>>>>>> baselines
         chosen: list[tuple[int, float, float]] = []
         n_best, best_value = 0, -np.inf
         for column, threshold, weight in track(islice(additions, self.rounds), "RankBoost", total=self.rounds):
@@ -176,14 +170,8 @@ class RankBoost(PointwiseEstimator):
 
     def score_items(self, lists: ItemLists) -> FloatArray:
         """Return the sum (T,) of the weights of the thresholds that each item is above."""
-<<<<<<< HEAD
         columns, scores = self._columns(lists), np.zeros(lists.n_items, np.float32)
         for column, threshold, weight in zip(self.stump_columns_, self.thresholds_, self.weights_, strict=True):
-=======
-        self.transform_.apply(lists[:0])  # checks the columns
-        columns, scores = raw_columns(lists), np.zeros(lists.n_items, np.float32)
-        for column, threshold, weight in zip(self.columns_, self.thresholds_, self.weights_, strict=True):
->>>>>>> baselines
             scores += weight * (columns[:, column] > threshold)
         return scores
 
@@ -191,17 +179,11 @@ class RankBoost(PointwiseEstimator):
         features, names = self.transform_.raw_features(lists), self.transform_.dense.names
         return raw_columns(replace(lists, features=features, feature_names=names))
 
-<<<<<<< HEAD
 
 def raw_columns(lists: ItemLists) -> FloatArray:
     """Return (T, F + 1) the dense columns as they are, with −∞ where a value is missing, and last the base position."""
     there = np.where(np.isnan(lists.features), np.float32(-np.inf), lists.features)
     return np.column_stack([there, lists.positions.astype(np.float32)])
-=======
-def raw_columns(lists: ItemLists) -> FloatArray:
-    """Return (T, F + 1) the dense columns as they are and, last, the base position."""
-    return np.column_stack([lists.features, lists.positions.astype(np.float32)])
->>>>>>> baselines
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,14 +34,3 @@ def fit_numbers(kind: str, train: ItemLists, *, scaling: Scaling = "signed-log")
             f"{', '.join(READS_CATEGORIES)}, which read categories"
         )
     return FeatureTransform.fit(train, scaling=scaling, categorical=[], context=[])
-<<<<<<< HEAD
-=======
-
-
-def raw_features(transform: FeatureTransform, lists: ItemLists) -> FloatArray:
-    """Return (T, F) the dense columns of the training lists, found by name and as they are; all must be there."""
-    names = transform.dense.names
-    if lists.feature_names == names:
-        return lists.features
-    return lists.features[:, [lists.feature_names.index(name) for name in names]]
->>>>>>> baselines

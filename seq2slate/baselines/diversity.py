@@ -138,13 +138,8 @@ class Diversifier(Estimator):
 
     def _groups(self, lists: ItemLists, transform: FeatureTransform) -> Iterator[_Group]:
         """Yield all lists but the empty ones, by length, and not too many at once."""
-<<<<<<< HEAD
         dense = transform.apply(lists).dense[:, : len(transform.dense.names)]  # without indicators
         scores = None if self.score_column is None else _base_scores(lists, self.score_column)
-=======
-        dense, names = transform.apply(lists).dense, transform.dense.names
-        scores = None if self.score_column is None else lists.features[:, names.index(self.score_column)]
->>>>>>> baselines
         for length in np.unique(lists.lengths[lists.lengths > 0]).tolist():
             members = np.flatnonzero(lists.lengths == length)
             n_at_once = max(1, _CELLS_AT_ONCE // length**2)

@@ -96,21 +96,10 @@ class Trees(PointwiseEstimator):
     def _columns(self, lists: ItemLists) -> FloatArray:
         """Return (T, C) all columns: numbers, then codes of categories from 0 (NaN: none), then the base position."""
         transform, list_index = self.transform_, lists.list_index
-<<<<<<< HEAD
         encoded = transform.apply(lists)  # for the codes: the numbers stay raw
         columns = [transform.raw_features(lists), transform.raw_context(lists)[list_index]]
         columns += [_codes(codes) for codes in encoded.categorical.values()]
         columns += [_codes(codes)[list_index] for codes in encoded.context_categorical.values()]
-=======
-        transform.apply(lists[:0])  # says which column is missing
-        columns = [raw_features(transform, lists)]
-        columns += [lists.context[name][list_index].astype(np.float32) for name in transform.context.names]
-        columns += [_codes(words.encode(lists.categorical[name])) for name, words in transform.categorical.items()]
-        columns += [
-            _codes(words.encode(lists.context[name]))[list_index]
-            for name, words in transform.context_categorical.items()
-        ]
->>>>>>> baselines
         if self.base_position:
             columns.append(lists.positions.astype(np.float32))
         return np.column_stack(columns)
