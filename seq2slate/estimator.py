@@ -23,7 +23,7 @@ from seq2slate.data.checks import find_problems
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.inputs import as_lists, as_lists_with_rows
 from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists
-from seq2slate.data.ranker import rank_lists, slates_from_scores, slot_of_item
+from seq2slate.data.ranker import BaseOrder, Ranker, rank_lists, slates_from_scores, slot_of_item
 from seq2slate.data.roles import Columns, as_columns, explain_missing_labels
 from seq2slate.errors import DataError, DataWarning, NotFittedError, UsageError
 from seq2slate.evaluation.evaluate import Evaluation, evaluate
@@ -31,6 +31,9 @@ from seq2slate.html import table
 from seq2slate.metrics import Measure, measure_ranker
 from seq2slate.progress import say
 from seq2slate.saving import SavedRanker, load_saved
+
+
+_NDCG = Measure("NDCG", 10)
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,9 @@ class Estimator:
         """
         train_lists, valid_lists = self._training_lists(train, valid, quiet=quiet)
         self._fit(train_lists, valid_lists)
+        if self.reads_validation and not quiet:
+            base, value = (_mean_ndcg(ranker, valid_lists) for ranker in (BaseOrder(), self))
+            say(f"{self.name}: {_NDCG} on the validation lists: base order {base:.4f} → {value:.4f}")
         return self
 
     def _training_lists(self, train: Any, valid: Any | None, *, quiet: bool) -> tuple[ItemLists, ItemLists]:
@@ -167,9 +173,7 @@ class Estimator:
 
     def score(self, data: Any, y: None = None) -> float:
         """Return the mean NDCG@10 over labelled lists, for scikit-learn's model selection; `y` is not used."""
-        measure = Measure("NDCG", 10)
-        values = measure_ranker(self, as_lists(data, self.columns_, name="data"), [measure], k=10)[measure]
-        return float(np.nanmean(values))
+        return _mean_ndcg(self, as_lists(data, self.columns_, name="data"))
 
     @property
     def name(self) -> str:
@@ -289,6 +293,10 @@ def like_input(data: Any, values: IntArray, name: str) -> Any:
         return values
     series = getattr(import_module(library), "Series")  # noqa: B009 (mypy knows neither library)
     return series(values, index=data.index, name=name) if library == "pandas" else series(name, values)
+
+
+def _mean_ndcg(ranker: Ranker, lists: ItemLists) -> float:
+    return float(np.nanmean(measure_ranker(ranker, lists, [_NDCG], k=_NDCG.k)[_NDCG]))
 
 
 def check_labels(lists: ItemLists, name: str) -> FloatArray:

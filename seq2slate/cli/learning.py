@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
@@ -32,11 +33,12 @@ from seq2slate.cli.options import (
     with_columns,
 )
 from seq2slate.config import PRESETS, NetworkConfig, TrainingConfig
+from seq2slate.data.checks import find_problems
 from seq2slate.data.files import is_split_folder, read, read_split, write, write_split
 from seq2slate.data.layouts import Layout
-from seq2slate.data.lists import ItemLists
-from seq2slate.data.ranker import reorder_lists
-from seq2slate.data.roles import Columns
+from seq2slate.data.lists import ItemLists, Split
+from seq2slate.data.ranker import Ranker, reorder_lists
+from seq2slate.data.roles import Columns, as_columns
 from seq2slate.data.summary import summarise
 from seq2slate.errors import TrainingInterruptedError, UsageError
 from seq2slate.estimator import ESTIMATORS, NETWORK_PRESETS, Estimator, Slate, estimator_class, load, make_estimator
@@ -98,13 +100,43 @@ def inspect(
         return
     for name, lists in parts.items():
         roles = "" if lists.roles is None else f"{lists.roles}\n\n"
-        typer.echo(f"{name}\n{roles}{summarise(lists)}")
+        problems = "".join(f"\nwarning: {problem}" for problem in find_problems(lists))
+        typer.echo(f"{name}\n{roles}{summarise(lists)}{problems}")
 
 
 def _roles_as_dict(lists: ItemLists) -> dict[str, Any]:
-    if lists.roles is None:
-        return {}
-    return {"columns": [use._asdict() for use in lists.roles.uses], "base_order": lists.roles.base_order}
+    found: dict[str, Any] = {"problems": find_problems(lists)}
+    if lists.roles is not None:
+        found |= {"columns": [use._asdict() for use in lists.roles.uses], "base_order": lists.roles.base_order}
+    return found
+
+
+@app.command()
+@with_columns
+def split(
+    source: Annotated[str, typer.Argument(metavar="IN", help="A file, a glob, or a folder of files.")],
+    out: Annotated[Path, typer.Argument(help="Folder for train.parquet, valid.parquet and test.parquet.")],
+    valid: Annotated[float, typer.Option(min=0, max=1, help="Share of the lists for validation.")] = 0.1,
+    test: Annotated[float, typer.Option(min=0, max=1, help="Share of the lists for testing.")] = 0.2,
+    in_order: Annotated[
+        bool,
+        typer.Option("--in-order", help="Train on the first lists and test on the last ones, as in a log by time."),
+    ] = False,
+    seed: Seed = 0,
+    *,
+    columns: Columns,
+) -> None:
+    """Split lists into train, validation and test; `train` and `evaluate` take the folder."""
+    lists, shares = read(source, columns), (1 - valid - test, valid)
+    if shares[0] <= 0:
+        raise UsageError(f"validation and test take {valid + test:.0%} of the lists: leave some to train on")
+    if in_order:
+        cuts = np.round(np.cumsum(shares) * len(lists)).astype(int)
+        parts = Split(lists[: cuts[0]], lists[cuts[0] : cuts[1]], lists[cuts[1] :])
+    else:
+        parts = Split(*lists.split(*shares, seed=seed))
+    write_split(parts, out)
+    typer.echo(f"{out}: {', '.join(f'{name} {len(part):,}' for name, part in parts._asdict().items())} lists")
 
 
 @app.command()
@@ -152,12 +184,12 @@ def evaluate(
     columns: Columns,
 ) -> None:
     """Compare rankers with the base order: metrics, 95% intervals and a paired test."""
-    lists = read_split(data, columns).test if is_split_folder(data) else read(data, columns)
-    visitor = None
-    if user is not None:
-        visitor = click_model(user, eta=eta, q=q, relevant_from=relevant_from)
-        check_grades(visitor, lists)
+    visitor = None if user is None else click_model(user, eta=eta, q=q, relevant_from=relevant_from)
     rankers = parse_rankers(ranker or ["base"], user=visitor, seed=seed)
+    columns = _with_roles_of(rankers.values(), columns)
+    lists = read_split(data, columns).test if is_split_folder(data) else read(data, columns)
+    if visitor is not None:
+        check_grades(visitor, lists)
     ceilings = [name for name, one in rankers.items() if isinstance(one, LoggedCeiling | ShownCeiling)]
     measures = DEFAULT_MEASURES if measure is None else tuple(Measure.parse(text) for text in measure)
     result = evaluate_rankers(
@@ -173,6 +205,12 @@ def evaluate(
         typer.echo(result.to_json())
     else:
         Console().print(result.table())
+
+
+def _with_roles_of(rankers: Iterable[Ranker], columns: Columns) -> Columns:
+    """Return the roles that are given, on top of those that the first trained ranker was trained with."""
+    trained = (one.columns_ for one in rankers if isinstance(one, Estimator))
+    return as_columns(next(trained, None), columns.changes())
 
 
 @app.command()
@@ -276,10 +314,7 @@ def _train_reranker(
         raise typer.Exit(INTERRUPTED) from interruption
     estimator.save(out)
     shutil.rmtree(checkpoints, ignore_errors=True)
-    history = estimator.history_
-    typer.echo(
-        f"{out}: {history.measure} {history.best:.4f} on the validation lists, in epoch {history.best_epoch + 1}"
-    )
+    typer.echo(f"{out}: {estimator.history_}")
 
 
 @app.command()
@@ -299,7 +334,7 @@ def rerank(
     if out.suffix not in (".parquet", ".jsonl"):
         raise UsageError(f"{out}: slates are written as .parquet or .jsonl")
     estimator = load(model)
-    lists = read(source, columns, labelled=False)
+    lists = read(source, _with_roles_of([estimator], columns), labelled=False)
     if not sample:
         slates = estimator.rerank(lists, k)
     elif estimator.kind == "seq2slate":

@@ -123,14 +123,14 @@ def _prepare_fold(graded: Split, fold: Path, number: int) -> None:
 def choose_base_ranker(graded: Split) -> tuple[str, dict[str, float]]:
     """Return the candidate with the best NDCG@10 on the graded validation lists, and the NDCG@10 of each."""
     train, valid, _ = graded
-    values = {name: _mean_at_10(make().fit(train, valid), valid) for name, make in CANDIDATES.items()}
+    values = {name: _mean_at_10(make().fit(train, valid, quiet=True), valid) for name, make in CANDIDATES.items()}
     return max(values, key=values.__getitem__), values
 
 
 def order(graded: Split, make: Callable[[], Estimator]) -> Split:
     """Return the lists in base order: each training list by a ranker that was not trained on it."""
     train, valid, test = graded
-    base = make().fit(train, valid)
+    base = make().fit(train, valid, quiet=True)
     crossed = order_out_of_fold(make(), train, valid, folds=min(_OUT_OF_FOLD_PARTS, len(train)))
     return Split(crossed, reorder_lists(base, valid), reorder_lists(base, test))
 

@@ -75,7 +75,7 @@ def _train(cell: Cell, split: Split, user: ClickModel, settings: RunSettings) ->
         return _REFERENCES[cell.recipe](user), None
     if isinstance(recipe, BaselineRecipe):
         options = {"seed": cell.seed} if recipe.is_random else {}
-        return make_estimator(recipe.kind, **options).fit(train, valid), None
+        return make_estimator(recipe.kind, **options).fit(train, valid, quiet=True), None
     epochs = recipe.epochs(settings)
     if recipe.shuffled:
         copies = max(1, min(settings.shuffled_copies, settings.shuffled_bytes // max(1, train.nbytes)))
