@@ -591,6 +591,21 @@ def test_parquet_takes_roles_and_reads_only_what_they_need(tmp_path: Path) -> No
         read(tmp_path / "mixed.parquet", Columns(**ROLES))
 
 
+@pytest.mark.parametrize("name", ["own.parquet", "own.jsonl"])
+def test_features_that_are_written_as_vectors_are_chosen_by_name(tmp_path: Path, name: str) -> None:
+    lists = ItemLists(np.arange(6.0).reshape(2, 3), [0, 2], feature_names=["age", "price", "size"], labels=[0, 1])
+    write(lists, tmp_path / name)
+    for roles in ({"ignore": "price"}, {"features": ["size", "age"]}):
+        read_again = read(tmp_path / name, **roles)
+        assert (read_again.feature_names, read_again.features.tolist()) == (("age", "size"), [[0, 2], [3, 5]])
+        assert read_again.roles is not None
+        assert ("features", "feature", "age, size") in read_again.roles.uses
+    assert read(tmp_path / name, features=["features"]).feature_names == ("age", "price", "size")
+    assert read(tmp_path / name, features=[]).n_features == 0
+    with pytest.raises(DataError, match="no column 'weight', which is declared ignore"):
+        read(tmp_path / name, ignore="weight")
+
+
 def test_json_lines_take_roles(tmp_path: Path) -> None:
     (tmp_path / "q.jsonl").write_text('{"q": 7, "docs": [1, 2], "clicks": [0, 1], "price": [1.5, 2]}\n')
     lists = read(tmp_path / "q.jsonl", list_id="q", item_id="docs", label="clicks")

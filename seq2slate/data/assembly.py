@@ -5,7 +5,7 @@ Rows are prepared when they have the columns that a `Plan` reads, text as large_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -248,7 +248,7 @@ def assemble(parts: Parts, plan: Plan, vector_names: tuple[str, ...], source: st
     for name, kind in plan.per_item.items():
         values = parts.per_item[name]
         if kind == "vectors":
-            blocks.insert(0, _vectors(values, vector_names, parts.name_item))
+            blocks.insert(0, _read_of(_vectors(values, vector_names, parts.name_item), plan.left_out))
         elif kind == "category":
             categorical[name] = as_categories(values)
         elif kind == "time":
@@ -285,6 +285,17 @@ def _stacked(blocks: list[npt.NDArray[np.floating]], n_items: int) -> FloatArray
         features[:, column : column + block.shape[1]] = as_float32(block)
         column += block.shape[1]
     return features
+
+
+def _read_of(
+    block: tuple[tuple[str, ...], npt.NDArray[np.floating]], left_out: Collection[str]
+) -> tuple[tuple[str, ...], npt.NDArray[np.floating]]:
+    """Return the columns of a block that are read."""
+    names, values = block
+    if not left_out:
+        return block
+    kept = [number for number, name in enumerate(names) if name not in left_out]
+    return tuple(names[number] for number in kept), values[:, kept]
 
 
 def _vectors(

@@ -43,6 +43,8 @@ class Plan:
     impressions: ImpressionColumns
     is_own: bool
     """Whether seq2slate wrote the table: its columns are what they say."""
+    left_out: frozenset[str] = frozenset()
+    """Numbers of the vectors in `features` that no model reads, by the names that the table was written with."""
     position: str | None = None
     order_by: str | None = None
     descending: bool = False
@@ -87,8 +89,9 @@ def make_plan(schema: Any, columns: Columns, source: str, *, labelled: bool = Tr
     """
     if doubled := sorted({name for name in schema.names if schema.names.count(name) > 1}):
         raise DataError(f"{source}: column {doubled[0]} occurs twice")
-    check_columns_exist(columns, schema.names, source, labelled=labelled)
     facts = checked_metadata(schema, source)
+    vector = tuple(facts.get("feature_names", ())) if VECTORS in schema.names else ()
+    check_columns_exist(columns, schema.names, source, vector, labelled=labelled)
     claimed = {name for role in ("label", "position", "item_id") if (name := getattr(columns, role)) is not None}
     claimed |= {*columns.list_id_columns, *columns.categorical, *columns.context, *columns.ignore, *columns.time_parts}
     plan = Plan(
@@ -99,6 +102,12 @@ def make_plan(schema: Any, columns: Columns, source: str, *, labelled: bool = Tr
             [name for name in schema.names if name not in claimed], before_slots="aside" in facts
         ),
         is_own=bool(facts),
+        left_out=frozenset(
+            name
+            for name in vector
+            if name in columns.ignore
+            or not (columns.features is None or VECTORS in columns.features or name in columns.features)
+        ),
     )
     for name in plan.list_id:
         if is_list(kind := schema.field(name).type):
@@ -107,7 +116,7 @@ def make_plan(schema: Any, columns: Columns, source: str, *, labelled: bool = Tr
                 'with list_id=["a", "b"]'
             )
     _set_order(plan, columns, schema)
-    resolver = _Resolver(plan, columns, source, frozenset(facts.get("context", ())), _index_columns(schema))
+    resolver = _Resolver(plan, columns, source, frozenset(facts.get("context", ())), _index_columns(schema), vector)
     for one in schema:
         if not is_unnamed_index(one.name):
             resolver.resolve(one.name, one.type)
@@ -177,6 +186,8 @@ class _Resolver:
     """Columns that the metadata of a table in the item layout calls context."""
     index: frozenset[str]
     """Columns that were the index of a pandas DataFrame."""
+    vector: tuple[str, ...]
+    """The names of the numbers in `features`."""
 
     def resolve(self, name: str, kind: Any) -> None:
         """Give a column its place in the plan."""
@@ -226,6 +237,8 @@ class _Resolver:
         if name in (columns.features or ()):
             vectors = name == VECTORS and is_list(kind)
             return self._place(name, kind, "vectors" if vectors else self._kind(name, kind))
+        if name == VECTORS and set(columns.features or ()) & set(self.vector):
+            return self._place(name, kind, "vectors")
         if name in FIELDS and name != "label":
             self.plan.fields[name] = FIELDS[name]
             return [name.replace("_", " ")], "known to simulated users, never a feature"
@@ -297,7 +310,15 @@ class _Resolver:
         roles = ["context"] if is_context else []
         if found == "category":
             roles.append("categorical")
-        return roles or ["feature"], "hour, weekday and days" if found == "time" else ""
+        return roles or ["feature"], self._note(found)
+
+    def _note(self, found: Kind) -> str:
+        if found == "time":
+            return "hour, weekday and days"
+        if found != "vectors" or not self.vector:
+            return ""
+        read = [name for name in self.vector if name not in self.plan.left_out]
+        return ", ".join(read[:4]) + (f" … ({len(read)})" if len(read) > 4 else "")
 
 
 # Metadata of tables that seq2slate wrote

@@ -320,10 +320,16 @@ def _as_names(role: str, value: Any) -> tuple[str, ...]:
     raise UsageError(f"{role} must be the name of a column, or several names, got {value!r}")
 
 
-def check_columns_exist(columns: Columns, names: Sequence[str], source: str, *, labelled: bool) -> None:
-    """Raise a DataError that names a declared column that is not there; the label may be missing unless `labelled`."""
+def check_columns_exist(
+    columns: Columns, names: Sequence[str], source: str, vector: Sequence[str] = (), *, labelled: bool
+) -> None:
+    """Raise a DataError that names a declared column that is not there.
+
+    The label may be missing unless `labelled`. Numbers that stand in a vector, whose names are `vector`, can be read or
+    left out one by one.
+    """
     for role, name in columns.missing_from(names):
-        if role == "label" and not labelled:
+        if (role == "label" and not labelled) or (role in ("features", "ignore") and name in vector):
             continue
         found = ", ".join(names) or "no columns"
         if (role, name) in (("list_id", "list_id"), ("item_id", "item_id")):
