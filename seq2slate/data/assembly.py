@@ -22,7 +22,7 @@ from seq2slate.data.columns import (
     is_list,
     time_parts,
 )
-from seq2slate.data.lists import FloatArray, IntArray, ItemLists, Strings, offsets_from_lengths
+from seq2slate.data.lists import ITEM_ID, FloatArray, IntArray, ItemLists, Strings, offsets_from_lengths
 from seq2slate.data.plan import Kind, Plan
 from seq2slate.data.roles import ColumnRoles
 from seq2slate.errors import DataError
@@ -250,7 +250,7 @@ def assemble(parts: Parts, plan: Plan, vector_names: tuple[str, ...], source: st
         if kind == "vectors":
             blocks.insert(0, _read_of(_vectors(values, vector_names, parts.name_item), plan.left_out))
         elif kind == "category":
-            categorical[name] = as_categories(values)
+            categorical[ITEM_ID if name == plan.item_id else name] = as_categories(values)
         elif kind == "time":
             found = time_parts(values, name, parts.name_item)
             blocks += [((part,), numbers[:, None]) for part, numbers in found.items()]

@@ -39,6 +39,7 @@ import pyarrow.compute as pc
 from seq2slate.atomic import atomic_path
 from seq2slate.data.letor import COMMENT
 from seq2slate.data.lists import (
+    ITEM_ID,
     BoolArray,
     FloatArray,
     IntArray,
@@ -62,8 +63,6 @@ CLIP = 10.0
 """Scaled values are clipped to so many standard deviations: a bounded effect of a broken value in serving."""
 TRANSFORM_FORMAT = 2
 """The version of the saved JSON; a newer one is refused. Version 1 has no indicators, and refuses missing numbers."""
-ITEM_ID = "item_id"
-"""A categorical column of this name holds the ids of the items; where it is missing, it is made from them."""
 NOT_CATEGORIES = (COMMENT,)
 """Columns that are not used unless they are named: the comment at the end of a LETOR line is no category."""
 

@@ -8,15 +8,16 @@ that came in as integers are integers again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from seq2slate.data.columns import FIELDS, arrow_impressions, is_text, reserved_names
-from seq2slate.data.lists import FloatArray, ItemLists
+from seq2slate.data.lists import ITEM_ID, FloatArray, ItemLists
 from seq2slate.data.plan import METADATA, VERSION, is_unnamed_index
 from seq2slate.errors import DataError, UsageError
 
@@ -42,9 +43,14 @@ def table_slices(lists: ItemLists, layout: Layout) -> Iterator[Any]:
     """Yield the table of `to_table` in slices of bounded size, at least one."""
     if layout not in ("lists", "items"):
         raise UsageError(f'layout must be "lists" or "items", got {layout!r}')
+    ids = lists.categorical.get(ITEM_ID)
+    facts = {"ids_are_categories": True} if ids is not None and ids.equals(lists.item_ids) else {}
+    if facts:  # the ids stand in the table already
+        others = {name: values for name, values in lists.categorical.items() if name != ITEM_ID}
+        lists = replace(lists, categorical=others)
     _check_writable(lists, layout)
     lists = _with_id_types(lists)
-    make = _list_rows if layout == "lists" else _item_rows
+    make = partial(_list_rows if layout == "lists" else _item_rows, facts=facts)
     most_items = max(1, _CELLS_PER_SLICE // (lists.n_features + 16))
     start = 0
     while start < max(1, len(lists)):
@@ -54,7 +60,7 @@ def table_slices(lists: ItemLists, layout: Layout) -> Iterator[Any]:
         start = stop
 
 
-def _list_rows(lists: ItemLists) -> Any:
+def _list_rows(lists: ItemLists, facts: Mapping[str, Any]) -> Any:
     def ragged(values: Any) -> Any:
         return pa.ListArray.from_arrays(pa.array(lists.offsets, pa.int32()), pa.array(values))
 
@@ -68,10 +74,10 @@ def _list_rows(lists: ItemLists) -> Any:
     of_items, of_lists = arrow_impressions(lists.impressions)
     columns |= {name: ragged(_short(values)) for name, values in of_items.items()}
     columns |= {name: _short(values) for name, values in of_lists.items()}
-    return with_metadata(pa.table(columns), version=_version(lists), feature_names=lists.feature_names)
+    return with_metadata(pa.table(columns), version=_version(lists), feature_names=lists.feature_names, **facts)
 
 
-def _item_rows(lists: ItemLists) -> Any:
+def _item_rows(lists: ItemLists, facts: Mapping[str, Any]) -> Any:
     rows_of_list = np.maximum(lists.lengths, 1)  # an empty list needs a row to stand on
     list_of_row = np.repeat(np.arange(len(lists)), rows_of_list)
     empty = (lists.lengths == 0)[list_of_row]
@@ -95,7 +101,7 @@ def _item_rows(lists: ItemLists) -> Any:
     of_items, of_lists = arrow_impressions(lists.impressions)
     columns |= {name: by_row(_short(values)) for name, values in of_items.items()}
     columns |= {name: repeated(_short(values)) for name, values in of_lists.items()}
-    return with_metadata(pa.table(columns), version=_version(lists), context=list(lists.context))
+    return with_metadata(pa.table(columns), version=_version(lists), context=list(lists.context), **facts)
 
 
 def _with_id_types(lists: ItemLists) -> ItemLists:

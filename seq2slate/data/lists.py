@@ -28,6 +28,9 @@ Strings: TypeAlias = "pa.LargeStringArray"
 """A column of text: compact, and any entry may be missing (null)."""
 StringsLike: TypeAlias = "Sequence[str | None] | npt.NDArray[Any] | Strings"
 
+ITEM_ID = "item_id"
+"""A categorical column of this name holds the ids of the items; a model that reads it makes it from them."""
+
 PER_ITEM = {"axis": "item"}
 PER_LIST = {"axis": "list"}
 """Metadata of a dataclass field that holds a column, or a mapping of columns, with one value an item or a list."""

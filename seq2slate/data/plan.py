@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -90,6 +90,8 @@ def make_plan(schema: Any, columns: Columns, source: str, *, labelled: bool = Tr
     if doubled := sorted({name for name in schema.names if schema.names.count(name) > 1}):
         raise DataError(f"{source}: column {doubled[0]} occurs twice")
     facts = checked_metadata(schema, source)
+    if facts.get("ids_are_categories") and columns.item_id not in columns.categorical:
+        columns = replace(columns, categorical=(*columns.categorical, columns.item_id))
     vector = tuple(facts.get("feature_names", ())) if VECTORS in schema.names else ()
     check_columns_exist(columns, schema.names, source, vector, labelled=labelled)
     claimed = {name for role in ("label", "position", "item_id") if (name := getattr(columns, role)) is not None}

@@ -246,13 +246,14 @@ class ColumnRoles(NamedTuple):
         """Return roles that read the same columns again, and ignore all others by name."""
         roles = {use.name: _parts(use) for use in self.uses}
         elsewhere = {"item_id", "list_id", "context"}
+        read = [
+            name
+            for name, parts in roles.items()
+            if parts & {"feature", "categorical"} and not parts & elsewhere and name not in self.columns.time_parts
+        ]
         return replace(
             self.columns,
-            features=tuple(
-                name
-                for name, parts in roles.items()
-                if parts & {"feature", "categorical"} and not parts & elsewhere and name not in self.columns.time_parts
-            ),
+            features=None if "features" in read else tuple(read),  # vectors may come as columns next time
             categorical=tuple(name for name, parts in roles.items() if "categorical" in parts),
             context=tuple(name for name, parts in roles.items() if "context" in parts),
             ignore=(),

@@ -22,9 +22,8 @@ import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.exceptions import HTTPException
 
-from seq2slate.data.features import ITEM_ID
 from seq2slate.data.impressions import is_storable
-from seq2slate.data.lists import FloatArray
+from seq2slate.data.lists import ITEM_ID, FloatArray
 
 MAX_ID_BYTES = 512
 """Of a unit and of an item, in UTF-8."""
