@@ -14,7 +14,7 @@ from seq2slate.data.lists import ItemLists
 from seq2slate.reranker import Reranker
 from seq2slate.simulation.click_models import click_model, simulate_clicks
 from seq2slate.simulation.synthetic import make_synthetic_lists
-from tests.examples import ROOT, PageRunner, blocks_of
+from tests.examples import ROOT, Block, PageRunner, blocks_of
 from tests.web_logs import simulate
 
 GENERATED = ROOT / "docs" / "cli.md"
@@ -40,15 +40,20 @@ def given_training(folder: Path) -> dict[str, Any]:
 
 
 def given_serving(folder: Path) -> dict[str, Any]:
-    """A model that sorts by the first of two features, so that the responses of the page are certain; visitors."""
+    """Models whose responses are certain: one sorts by the first of two features, one knows the ids; visitors."""
     rng = np.random.default_rng(1)
     features = rng.random((2000, 2)).astype(np.float32)
     labels = (features[:, 0].reshape(-1, 5) == features[:, 0].reshape(-1, 5).max(axis=1, keepdims=True)).ravel()
-    lists = ItemLists(features, np.arange(0, 2001, 5), labels, relevance=4 * labels.astype(np.float32))
+    grades, names = 4 * labels.astype(np.float32), ("price", "age")
+    lists = ItemLists(features, np.arange(0, 2001, 5), labels, feature_names=names, relevance=grades)
     model = Reranker(epochs=8, seed=1).fit(lists, quiet=True)
     model.save(folder / "model")
     model.save(folder / "models" / "new")
     write(lists[:40], folder / "visitors.parquet")
+    order = np.concatenate([rng.permutation(3) for _ in range(300)])
+    ids = np.array(["desk-1", "lamp-3", "chair-9"])[order]
+    shop = ItemLists(np.empty((900, 0)), np.arange(0, 901, 3), 2 - order, item_ids=ids, categorical={"item_id": ids})
+    Reranker(epochs=10, seed=1).fit(shop, quiet=True).save(folder / "ids")
     return {"features": features[:3], "lists": lists[:10]}
 
 
@@ -72,6 +77,12 @@ GIVEN = {
 }
 """What a page takes for granted: files in its folder, and names of its Python blocks."""
 
+BEFORE = {
+    '"item_ids": ["lamp-3"': "seq2slate serve ids --log ids.db",
+    "1e60": "seq2slate serve model --log log.db",
+}
+"""What a block with this text takes for granted: a command to run before it."""
+
 
 @pytest.fixture
 def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PageRunner]:
@@ -91,6 +102,9 @@ def test_every_block_of_a_page_runs(page: Path, runner: PageRunner) -> None:
         if page.name == "README.md" and (block.language == "python" or block.text.startswith("seq2slate/\n")):
             continue  # a doctest, which pytest collects itself, and the map of the files
         try:
+            for text, command in BEFORE.items():
+                if text in block.text:
+                    runner.run(Block("sh", command, block.line))
             runner.run(block)
         except Exception as error:
             error.add_note(f"the block in line {block.line} of {page.name}")
