@@ -32,7 +32,6 @@ from seq2slate.metrics import Measure, measure_ranker
 from seq2slate.progress import say
 from seq2slate.saving import SavedRanker, load_saved
 
-
 _NDCG = Measure("NDCG", 10)
 
 

@@ -17,11 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from seq2slate import Columns, DataWarning, ItemLists, from_pandas, from_polars, from_table, to_table
+from seq2slate.data.checks import has_name_of_id
 from seq2slate.data.columns import time_parts
 from seq2slate.data.files import read, read_split, write
 from seq2slate.data.parquet import read_parquet, stream_parquet
 from seq2slate.data.roles import as_columns, explain_missing_labels
-from seq2slate.data.traps import has_name_of_id
 from seq2slate.errors import DataError, UsageError
 from tests.random_lists import assert_same_lists
 

@@ -57,7 +57,7 @@ class AdaRank(WeightedColumns):
     """A weighted sum of scaled columns, added one by one for the lists that are still ordered badly.
 
     >>> features = np.random.default_rng(0).normal(size=(200, 3))
-    >>> lists = ItemLists(features, np.arange(0, 201, 5), labels=features[:, 1] < -1)
+    >>> lists = ItemLists(features, np.arange(0, 201, 5), labels=features[:, 1] + features[:, 0] / 9 < -1)
     >>> AdaRank().fit(lists, lists).weights_.argmin()  # the lower, the better
     np.int64(1)
     """
@@ -127,7 +127,7 @@ class RankBoost(PointwiseEstimator):
     """A sum of weights, each for a column above a threshold, of raw columns, since thresholds do not mind their scale.
 
     >>> features = np.random.default_rng(0).normal(size=(200, 3))
-    >>> lists = ItemLists(features, np.arange(0, 201, 5), labels=features[:, 1] > 1)
+    >>> lists = ItemLists(features, np.arange(0, 201, 5), labels=features[:, 1] + features[:, 0] / 9 > 1)
     >>> RankBoost().fit(lists, lists).stump_columns_[0]
     np.int64(1)
     """

@@ -45,7 +45,7 @@ class CoordinateAscent(WeightedColumns):
     """Linear weights that climb NDCG@10, one at a time.
 
     >>> features = np.random.default_rng(0).normal(size=(200, 3))
-    >>> lists = ItemLists(features, np.arange(0, 201, 5), labels=features[:, 1] > 1)
+    >>> lists = ItemLists(features, np.arange(0, 201, 5), labels=features[:, 1] + features[:, 0] / 9 > 1)
     >>> ranker = CoordinateAscent().fit(lists, lists)
     >>> int(np.abs(ranker.weights_).argmax())
     1

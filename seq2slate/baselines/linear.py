@@ -21,7 +21,7 @@ class RidgeRanker(PointwiseEstimator):
 
     >>> import numpy as np
     >>> features = np.random.default_rng(0).normal(size=(40, 3))
-    >>> lists = ItemLists(features, np.arange(0, 41, 4), labels=features[:, 1] > 0)
+    >>> lists = ItemLists(features, np.arange(0, 41, 4), labels=features[:, 1] + features[:, 0] / 3 > 0)
     >>> slates = RidgeRanker().fit(lists).rank(lists.batch())
     >>> bool((slates[:, 0] == lists.batch().features[:, :, 1].argmax(1)).mean() > 0.8)
     True

@@ -39,7 +39,9 @@ def order_out_of_fold(
         raise UsageError(f"cross-fitting needs 2 to {len(lists)} folds for {len(lists)} lists, got {folds}")
     fold_of_list = np.random.default_rng(seed).permutation(len(lists)) % folds
     ordered = [
-        reorder_lists(deepcopy(estimator).fit(lists[fold_of_list != fold], valid, quiet=True), lists[fold_of_list == fold])
+        reorder_lists(
+            deepcopy(estimator).fit(lists[fold_of_list != fold], valid, quiet=True), lists[fold_of_list == fold]
+        )
         for fold in track(range(folds), "cross-fitting the base ranker")
     ]
     lists_by_fold = np.argsort(fold_of_list, kind="stable")

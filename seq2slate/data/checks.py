@@ -1,18 +1,44 @@
-"""Problems of labelled lists that training and metrics cannot see: leaks, and labels without negatives.
+"""What is probably wrong with columns and labels: ids among the numbers, numbers among the text, leaks, no negatives.
 
-`inspect` prints them; `fit` and `evaluate` warn of them.
+Columns are looked at when a table is read (`find_traps`), and only those that nobody declared. Labels and leaks are
+looked at by `inspect`, `fit` and `evaluate` (`find_problems`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from math import lgamma, log
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from seq2slate.data.columns import is_list, is_text
 from seq2slate.data.lists import FloatArray, IntArray, ItemLists
+from seq2slate.data.plan import Plan
+
+SAMPLE = 20_000
+"""How many values of a column are looked at."""
+_ID_WORDS = {"id", "ids", "uid", "uuid", "guid", "pid", "gid", "key", "sku", "asin", "ean", "upc", "isbn", "gtin"}
+_ID_WORDS |= {"code", "zip", "zipcode", "postcode", "hash"}
+_OWNERS = "user|item|product|brand|seller|shop|store|session|query|category|cat|customer|client|visitor|member|author"
+_OWNERS += "|movie|track|song|artist|video|channel|article|document|doc|page|site|ad|campaign|category|city|country"
+_OWNERS += "|region|hotel|prop|property|device|department|class|group|team|vendor|supplier|merchant|offer|listing|job"
+_ID_NAME = re.compile(rf"(?:{_OWNERS})s?(?:id|key|code|uid)")
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_NUMBER = r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
+_FRACTION = r"\.[0-9]*[1-9]|[eE]"
+_LEADING_ZERO = r"^[+-]?0[0-9]"
+_MOMENT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}|$)"
+_MOSTLY = 0.9
+_FEWEST_NUMBERS = 3
+_FEWEST_CODES = 1000
+_SMALLEST_CODE = 100_000
+_LARGEST_EXACT = 2**24
+"""Up to this size float32, in which features are kept, tells whole numbers apart."""
 
 MOST_ITEMS = 20_000
 """The search for leaks reads the first lists up to about so many items."""
@@ -20,6 +46,131 @@ MOST_VALUES = 50
 """A column with more different values is not searched for values that always have the same label: items may repeat."""
 LOG_CHANCE = -20.0
 """A column that fits the labels by chance with a smaller log-probability than this is a leak."""
+
+
+# Columns
+
+
+class Trap(NamedTuple):
+    """What is suspicious about a column."""
+
+    note: str
+    """A few words, for the table of roles."""
+    warning: str | None
+    """A sentence with the cure; None where a note is enough."""
+
+
+def find_traps(rows: Any, plan: Plan) -> dict[str, Trap]:
+    """Return the suspicious columns among those of a plan that nobody declared."""
+    traps: dict[str, Trap] = {}
+    for name in plan.automatic:
+        values = rows.column(name)
+        values = (values.flatten() if is_list(values.type) else values)[:SAMPLE].drop_null()
+        trap = None
+        if pa.types.is_integer(values.type):
+            trap = _ids_among_numbers(name, values)
+        elif is_text(values.type) and not has_name_of_id(name):
+            trap = _numbers_among_text(name, values)
+        if trap is not None:
+            traps[name] = trap
+    return traps
+
+
+def _ids_among_numbers(name: str, values: Any) -> Trap | None:
+    if not has_name_of_id(name) and (pc.max(values).as_py() or 0) < _SMALLEST_CODE:
+        return None
+    distinct = values.unique().to_numpy(zero_copy_only=False)
+    if _are_moments(distinct):
+        return Trap(
+            "integers that look like times",
+            f"column {name!r} is taken for a number, but holds integers that look like times; declare "
+            f"time_parts=[{name!r}] or ignore=[{name!r}] (--time-parts, --ignore), or name it in features=",
+        )
+    reason = "look like ids" if has_name_of_id(name) and len(distinct) > 2 else _suspicious_values(distinct)
+    if reason is None:
+        return None
+    return Trap(
+        f"integers that {reason}",
+        f"column {name!r} is taken for a number, but holds integers that {reason}; declare categorical=[{name!r}] or "
+        f"ignore=[{name!r}] (--categorical, --ignore), or name it in features= if it is a number",
+    )
+
+
+def _are_moments(distinct: npt.NDArray[np.integer]) -> bool:
+    """Say whether integers are seconds since 1970, or thousandths, millionths or billionths, from 2001 to 2065."""
+    if len(distinct) < _FEWEST_NUMBERS:
+        return False
+    return any(
+        distinct.min() >= 10**9 * unit and distinct.max() < 3 * 10**9 * unit for unit in (1, 10**3, 10**6, 10**9)
+    )
+
+
+def has_name_of_id(name: str) -> bool:
+    """Say whether the name of a column is that of an id.
+
+    >>> [has_name_of_id(name) for name in ("brand_id", "productUID", "userid", "SKU", "zip_code")]
+    [True, True, True, True, True]
+    >>> [has_name_of_id(name) for name in ("price", "is_paid", "bid", "grid", "valid", "keyword_count", "id_count")]
+    [False, False, False, False, False, False, False]
+    """
+    words = _WORDS.findall(name)
+    last = words[-1].lower() if words else ""
+    return last in _ID_WORDS or _ID_NAME.fullmatch(last) is not None
+
+
+def _suspicious_values(distinct: npt.NDArray[np.integer]) -> str | None:
+    """Say what is wrong with integers whose name says nothing.
+
+    Prices, counts, years and ranks pass: they are small, few, or crowd at the low end. Codes are large, many, and
+    spread evenly between the lowest and the highest.
+    """
+    if not len(distinct):
+        return None
+    if np.median(abs(distinct.astype(np.float64))) > _LARGEST_EXACT and _lose_digits(distinct):
+        return "are too large to be told apart as a feature (ids, or times)"
+    if len(distinct) < _FEWEST_CODES or distinct.min() < _SMALLEST_CODE:
+        return None
+    ordered = np.sort(distinct).astype(np.float64)
+    uniform = (ordered - ordered[0]) / (ordered[-1] - ordered[0])
+    distance = abs(uniform - np.linspace(0, 1, len(ordered))).max()  # Kolmogorov's, to the uniform distribution
+    return "look like ids" if distance < 0.1 else None
+
+
+def _lose_digits(distinct: npt.NDArray[np.integer]) -> bool:
+    return len(np.unique(distinct.astype(np.float32))) < len(distinct)
+
+
+def _numbers_among_text(name: str, values: Any) -> Trap | None:
+    distinct = values.cast(pa.large_string()).unique()
+    if len(distinct) < _FEWEST_NUMBERS:
+        return None
+    if pc.all(pc.match_substring_regex(distinct, _MOMENT)).as_py():
+        return Trap(
+            "times as text",
+            f"column {name!r} is taken for categories, but holds times as text, such as {distinct[0].as_py()!r}; "
+            f"declare time_parts=[{name!r}], categorical=[{name!r}] or ignore=[{name!r}] (--time-parts, "
+            "--categorical, --ignore)",
+        )
+    is_number = pc.match_substring_regex(distinct, _NUMBER)
+    share = pc.mean(is_number.cast(pa.float64())).as_py()
+    if share < _MOSTLY or pc.any(pc.match_substring_regex(distinct, _LEADING_ZERO)).as_py():
+        return None
+    if share < 1:
+        example = distinct.filter(pc.invert(is_number))[0].as_py()
+        note = f"numbers as text, but for {example!r}"
+    elif not pc.any(pc.match_substring_regex(distinct, _FRACTION)).as_py():
+        return Trap("whole numbers as text", None)  # ids are often stored like this
+    else:
+        example = distinct.filter(pc.match_substring_regex(distinct, _FRACTION))[0].as_py()
+        note = f"numbers as text, such as {example!r}"
+    return Trap(
+        note,
+        f"column {name!r} is taken for categories, but holds {note}; convert it to numbers (pandas.to_numeric), or "
+        f"declare categorical=[{name!r}] or ignore=[{name!r}] (--categorical, --ignore)",
+    )
+
+
+# Labels and leaks
 
 
 def find_problems(lists: ItemLists) -> list[str]:
@@ -72,8 +223,6 @@ def find_leaks(lists: ItemLists) -> Iterator[str]:
 
 def _leak(values: Any, labels: FloatArray) -> str | None:
     is_number = isinstance(values, np.ndarray)
-    if is_number and np.array_equal(values, labels):
-        return "equals"
     codes = (
         np.unique(values, return_inverse=True)[1]
         if is_number
@@ -82,7 +231,9 @@ def _leak(values: Any, labels: FloatArray) -> str | None:
     chances = [_chance_of_order(values, codes, labels)] if is_number else []
     if codes.max() < MOST_VALUES:
         chances.append(_chance_of_agreement(codes, labels))
-    return "determines" if min(chances, default=0.0) < LOG_CHANCE else None
+    if min(chances, default=0.0) >= LOG_CHANCE:
+        return None
+    return "equals" if is_number and np.array_equal(values, labels) else "determines"
 
 
 def _chance_of_order(values: npt.NDArray[Any], codes: IntArray, labels: FloatArray) -> float:

@@ -37,12 +37,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seq2slate.data.assembly import KEY, Name, Source, assemble, check_contiguous, first_null, run_starts, split_rows
+from seq2slate.data.checks import find_traps
 from seq2slate.data.columns import as_ids, is_list, plain_column
 from seq2slate.data.frames import as_arrow
 from seq2slate.data.lists import IntArray, ItemLists, default_feature_names, offsets_from_lengths
 from seq2slate.data.plan import VECTORS, Plan, make_plan, read_metadata
 from seq2slate.data.roles import ColumnRoles, Columns, as_columns
-from seq2slate.data.traps import find_traps
 from seq2slate.errors import DataError, warn_of_data
 
 _JOINT = "/"
