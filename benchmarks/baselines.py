@@ -80,7 +80,6 @@ def _lightgbm(
     parameters = {
         "objective": objective, "num_leaves": 15, "learning_rate": 0.05, "min_data_in_leaf": 50,
         "metric": "ndcg", "eval_at": [10], "label_gain": [0, 1],
-        "monotone_constraints": [0] * train.n_features + [-1],
         "deterministic": True, "force_row_wise": True, "seed": 0, "verbosity": -1,
         "num_threads": int(os.environ.get("OMP_NUM_THREADS") or 0),  # as ours
     } | others  # fmt: skip

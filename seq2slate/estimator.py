@@ -71,6 +71,8 @@ class Estimator:
     """Options that belong to this machine, such as paths, and are not saved."""
     reads_validation: ClassVar[bool] = True
     """Whether validation lists choose anything; if not, none are held out."""
+    reports_validation: ClassVar[bool] = True
+    """Whether `fit` ends with the measure on the validation lists: not if ranking is costly, or they are trained on."""
 
     def fit(self, train: Any, valid: Any | None = None, *, quiet: bool = False) -> Self:
         """Learn from labelled lists in base order. A `fit` that fails leaves the ranker unfitted.
@@ -90,7 +92,7 @@ class Estimator:
         """
         train_lists, valid_lists = self._training_lists(train, valid, quiet=quiet)
         self._fit(train_lists, valid_lists)
-        if self.reads_validation and not quiet:
+        if self.reports_validation and not quiet:
             base, value = (_mean_ndcg(ranker, valid_lists) for ranker in (BaseOrder(), self))
             say(f"{self.name}: {_NDCG} on the validation lists: base order {base:.4f} → {value:.4f}")
         return self

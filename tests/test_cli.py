@@ -167,7 +167,9 @@ def test_help_names_every_command() -> None:
 def test_train_and_rerank(folder: Path) -> None:
     log, model = folder / "log.parquet", folder / "model"
     seq2slate("simulate", folder / "lists.parquet", log, "--user", "cascade", "--eta", 1)
-    assert "NDCG@10" in seq2slate("train", log, "--out", model, "--epochs", 1).out
+    done = seq2slate("train", log, "--out", model, "--epochs", 1)
+    assert "NDCG@10 on the validation lists: base order" in done.err
+    assert done.out == f"{model}: seq2slate (default), trained on 60 lists\n"
     seq2slate("rerank", model, folder / "lists.parquet", folder / "slates.jsonl", "--k", 5)
     slates = [json.loads(line) for line in (folder / "slates.jsonl").read_text().splitlines()]
     for slate, one in zip(slates, read(folder / "lists.parquet"), strict=True):

@@ -15,6 +15,7 @@ from seq2slate.reranker import Reranker
 from seq2slate.simulation.click_models import click_model, simulate_clicks
 from seq2slate.simulation.synthetic import make_synthetic_lists
 from tests.examples import ROOT, Block, PageRunner, blocks_of
+from tests.test_ranklib import build_stand_in
 from tests.web_logs import simulate
 
 GENERATED = ROOT / "docs" / "cli.md"
@@ -36,7 +37,18 @@ def given_training(folder: Path) -> dict[str, Any]:
     """Clicks to train on, and lists to rank."""
     for seed, name in enumerate(("log", "lists", "test")):
         write(simulate_clicks(click_model("diverse"), lists_of(seed=seed), seed=seed), folder / f"{name}.parquet")
+    write(log_of_ids(), folder / "clara2_clicks.parquet")
     return {}
+
+
+def log_of_ids() -> ItemLists:
+    """A log with the columns of the real one."""
+    rng = np.random.default_rng(1)
+    urls = np.concatenate([rng.permutation(30)[:10] for _ in range(80)]).astype(str)
+    clicks = rng.random(800) < 0.2
+    context = {name: rng.integers(0, n, 80).astype(str) for name, n in (("session", 60), ("query", 20))}
+    offsets = np.arange(0, 801, 10)
+    return ItemLists(np.empty((800, 0)), offsets, clicks, item_ids=urls, categorical={"url": urls}, context=context)
 
 
 def given_serving(folder: Path) -> dict[str, Any]:
@@ -95,7 +107,9 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PageRunn
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if page != GENERATED], ids=lambda page: page.name)
-def test_every_block_of_a_page_runs(page: Path, runner: PageRunner) -> None:
+def test_every_block_of_a_page_runs(page: Path, runner: PageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "--ranker ranklib" in page.read_text():
+        monkeypatch.setenv("RANKLIB_JAR", str(build_stand_in(runner.folder / "stand-in")))
     if page.name in GIVEN:
         runner.names |= GIVEN[page.name](runner.folder)
     for block in blocks_of(page):

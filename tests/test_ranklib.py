@@ -130,6 +130,7 @@ def build_stand_in(folder: Path) -> Path:
     javac = shutil.which("javac")
     if javac is None or shutil.which("java") is None:
         pytest.skip("no Java compiler to build the stand-in for RankLib with")
+    folder.mkdir(exist_ok=True)
     (folder / "StandIn.java").write_text(STAND_IN)
     # Concatenation inline: the default would double the time that the stand-in takes to start.
     subprocess.run([javac, "-XDstringConcat=inline", "-d", folder, folder / "StandIn.java"], check=True, timeout=120)

@@ -91,8 +91,6 @@ def test_they_are_lightgbm_stopped_at_the_best_round(kind: Trees, base_position:
         return np.column_stack([lists.features, positions]) if base_position else lists.features
 
     settings = SETTINGS | {"seed": 3, "num_threads": 1}
-    if base_position:
-        settings["monotone_constraints"] = [0, 0, 0, 0, -1]
     dataset = lightgbm.Dataset(columns(train), train.labels, group=train.lengths)
     direct = lightgbm.train(PARAMETERS[kind] | settings, dataset, num_boost_round=100)
     batch = valid.batch()
@@ -204,8 +202,7 @@ def test_categories_context_and_gaps_are_those_of_lightgbm_with_pandas(kind: Tre
     frame = as_frame(train, {**ranker.transform_.categorical, **ranker.transform_.context_categorical})
     best = ranker.booster_.best_iteration
     assert best > 1
-    constraints = {"monotone_constraints": [0, 0, 0, 0, 0, -1], "n_estimators": best, "n_jobs": 1, "random_state": 0}
-    parameters = PARAMETERS[kind] | SETTINGS | constraints
+    parameters = PARAMETERS[kind] | SETTINGS | {"n_estimators": best, "n_jobs": 1, "random_state": 0}
     if kind is LambdaMart:
         direct = lightgbm.LGBMRanker(**parameters)
         direct.fit(frame, train.labels, group=train.lengths)
@@ -329,16 +326,6 @@ def lists_of_a_good_ranker(n_lists: int, seed: int, *, n_noise: int = 40) -> Ite
     positions = np.tile(np.arange(10), n_lists)
     labels = rng.random(len(positions)) < 0.5 / (1 + positions)
     return ItemLists(rng.normal(size=(len(positions), n_noise)), np.arange(n_lists + 1) * 10, labels=labels)
-
-
-@pytest.mark.parametrize("kind", ALL)
-def test_an_item_never_falls_because_the_base_ranker_put_it_higher(kind: Trees) -> None:
-    lists = lists_of_a_good_ranker(60, 0)
-    ranker = kind(trees=30).fit(lists, lists)
-    alike = ItemLists(np.repeat(lists.features, 10, axis=0), np.arange(lists.n_items + 1) * 10)
-    by_position = ranker.score_items(alike).reshape(-1, 10)
-    assert (np.diff(by_position, axis=1) <= 1e-6).all()
-    assert (by_position[:, 0] > by_position[:, 9]).any()
 
 
 @pytest.mark.parametrize("kind", [LambdaMart, Mart])

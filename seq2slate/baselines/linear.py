@@ -34,7 +34,7 @@ class RidgeRanker(PointwiseEstimator):
     """(F + M,) one a dense column, and one an indicator of missing values."""
 
     kind = "ridge"
-    reads_validation = False
+    reads_validation = reports_validation = False
 
     def _fit(self, train: ItemLists, valid: ItemLists) -> None:
         labels = check_labels(train, "training")

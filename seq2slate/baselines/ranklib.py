@@ -160,6 +160,7 @@ class RankLibRanker(PointwiseEstimator):
     """What RankLib saved: its own text."""
 
     kind = "ranklib"
+    reports_validation = False
     local_options = ("jar", "timeout")  # a folder must not say which program is run
 
     def _fit(self, train: ItemLists, valid: ItemLists) -> None:

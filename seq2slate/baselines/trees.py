@@ -7,9 +7,8 @@ All of them read every column of the lists, raw, since trees do not mind their s
   lists and are saved with the model; a value that is missing or was not seen in training is LightGBM's missing
   category. LightGBM's own defaults treat ids with thousands of values well: at most 32 values on one side of a split
   (`max_cat_threshold`), none of them with fewer than `cat_smooth` = 10 items.
-- The base position, unless it is left out. Its effect is monotone: among items that are alike otherwise, none is ranked
-  above another that the base ranker put higher. Columns are not sampled by boosting, which would hide the base
-  position, the strongest column of most logs, from part of the trees.
+- The base position, unless it is left out. Columns are not sampled by boosting, which would hide the base position, the
+  strongest column of most logs, from part of the trees.
 
 NDCG@10 of the validation lists, whose gain is the label itself, says how many trees are kept; boosting stops when it
 has not risen for 50 of them. Labels are clicks, grades or any numbers from 0 up. Lists and items have no weights.
@@ -54,8 +53,9 @@ class Trees(PointwiseEstimator):
         judge = ScoredNdcg.of(valid, "validation")
         self.transform_ = FeatureTransform.fit(train, scaling="none", min_count=1)
         columns = self._columns(train)
-        parameters |= of_targets | self._constraints(columns.shape[1])
-        parameters |= {
+        if not columns.shape[1]:
+            raise DataError("the lists have no column, and without the base position there is nothing to read")
+        parameters |= of_targets | {
             "metric": "None",
             "deterministic": True,
             "force_row_wise": True,
@@ -79,12 +79,6 @@ class Trees(PointwiseEstimator):
     def _targets(self, labels: FloatArray) -> tuple[npt.NDArray[Any], dict[str, Any]]:
         """Return what the trees are grown for (T,), and the parameters that describe it."""
         return labels, {}
-
-    def _constraints(self, n_columns: int) -> dict[str, Any]:
-        """Return the parameter that makes the effect of the base position, the last column, monotone."""
-        if not n_columns:
-            raise DataError("the lists have no column, and without the base position there is nothing to read")
-        return {"monotone_constraints": [0] * (n_columns - 1) + [-1]} if self.base_position else {}
 
     def score_items(self, lists: ItemLists) -> FloatArray:
         """Return the score (T,) of each item."""

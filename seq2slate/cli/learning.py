@@ -204,7 +204,7 @@ def evaluate(
     if as_json:
         typer.echo(result.to_json())
     else:
-        Console().print(result.table())
+        Console().print(result)
 
 
 def _with_roles_of(rankers: Iterable[Ranker], columns: Columns) -> Columns:
@@ -314,7 +314,7 @@ def _train_reranker(
         raise typer.Exit(INTERRUPTED) from interruption
     estimator.save(out)
     shutil.rmtree(checkpoints, ignore_errors=True)
-    typer.echo(f"{out}: {estimator.history_}")
+    typer.echo(f"{out}: {estimator.name}, trained on {len(lists):,} lists")
 
 
 @app.command()

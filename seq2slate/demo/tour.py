@@ -169,7 +169,7 @@ def _train_and_evaluate(tour: _Tour, log: ItemLists, new: ItemLists) -> None:
     shown = simulate_clicks(tour.user, new[:_TESTED], tour.seed)
     tour.say(f"On {len(shown):,} of the new lists, before anybody sees them:")
     result = _quality(tour.user, model, shown, tour.seed)
-    tour.console.print(result.table())
+    tour.console.print(result)
     tour.say(_gain(result))
 
 

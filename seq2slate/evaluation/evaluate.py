@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -120,10 +120,8 @@ class Evaluation:
         return json.dumps({**content, "rows": rows}, indent=2, allow_nan=False)
 
     def table(self) -> Table:
-        """Return a table for people: a row a ranker, a column a measure, and notes on how to read it."""
-        footer = Text("\n".join(["", *self._footer()]), style="dim")
+        """Return a table for people: a row a ranker, a column a measure."""
         table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-        table.caption, table.caption_justify = footer, "left"
         for header in ("ranker", *self.measures):
             table.add_column(header, min_width=max(map(len, header.split())), overflow="fold")
         for name in self.rankers:
@@ -133,10 +131,14 @@ class Evaluation:
                 table.add_row("  gap closed", *(share_text(cell.gap_closed) or "-" for cell in cells))
         return table
 
+    def __rich__(self) -> Group:
+        """Return the table, and notes on how to read it."""
+        return Group(self.table(), Text("\n".join(["", *self._footer()]), style="dim"))
+
     def __str__(self) -> str:
         console = Console(file=StringIO(), width=200, color_system=None)
         with console.capture() as captured:
-            console.print(self.table())
+            console.print(self)
         return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
     def _repr_html_(self) -> str:
