@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from seq2slate.data.checks import find_problems
 from seq2slate.data.features import FeatureTransform
-from seq2slate.data.inputs import as_lists, as_lists_with_rows
+from seq2slate.data.inputs import as_lists, as_lists_with_rows, is_table
 from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists
 from seq2slate.data.ranker import BaseOrder, Ranker, rank_lists, slates_from_scores, slot_of_item
 from seq2slate.data.roles import Columns, as_columns, explain_missing_labels
@@ -141,14 +141,17 @@ class Estimator:
         """Return the slot of each item, in the order of the rows; 1 is the top slot.
 
         Returns:
-            A Series with the index of a pandas DataFrame, a polars Series, or a NumPy array (T,) for anything else.
+            A Series with the index of a pandas DataFrame, a polars Series, or a NumPy array (T,) for anything else. If
+            a row is a list, an entry holds the slots of its items. A row that stands for an empty list has slot 0.
 
         """
         lists, rows = as_lists_with_rows(data, self.columns_, name="data", labelled=False)
         mask = lists.batch().mask
-        slots = np.empty(lists.n_items, dtype=np.int64)
+        rows_are_lists = is_table(data) and lists.roles is not None and lists.roles.rows_are_lists
+        n_rows = len(data) if is_table(data) and not rows_are_lists else lists.n_items
+        slots = np.zeros(n_rows, dtype=np.int64)
         slots[rows] = slot_of_item(rank_lists(self, lists), mask)[mask] + 1
-        return like_input(data, slots, "slot")
+        return like_input(data, np.split(slots, lists.offsets[1:-1]) if rows_are_lists else slots, "slot")
 
     def rerank(self, data: Any, k: int | None = None) -> list[Slate]:
         """Return a slate of at most k items for every list, in their order."""
@@ -174,7 +177,9 @@ class Estimator:
 
     def score(self, data: Any, y: None = None) -> float:
         """Return the mean NDCG@10 over labelled lists, for scikit-learn's model selection; `y` is not used."""
-        return _mean_ndcg(self, as_lists(data, self.columns_, name="data"))
+        lists = as_lists(data, self.columns_, name="data")
+        check_labels(lists, "given")
+        return _mean_ndcg(self, lists)
 
     @property
     def name(self) -> str:
@@ -287,8 +292,8 @@ class PointwiseEstimator(Estimator):
         return slates_from_scores(batch.pad(self.score_items(batch.lists)), batch.mask, k)
 
 
-def like_input(data: Any, values: IntArray, name: str) -> Any:
-    """Return values of the rows as a Series of the library that the data came in; an array for anything else."""
+def like_input(data: Any, values: Any, name: str) -> Any:
+    """Return values of the rows as a Series of the library that the data came in; as they are for anything else."""
     library = type(data).__module__.partition(".")[0]
     if library not in ("pandas", "polars"):
         return values

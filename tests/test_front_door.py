@@ -106,6 +106,36 @@ def test_a_series_comes_back_in_the_library_that_asked(model: s2s.Reranker) -> N
     assert polars.to_list() == pandas.tolist() == array.tolist()
 
 
+@pytest.mark.parametrize("library", ["pandas", "polars", "arrow"])
+def test_with_one_row_per_list_a_row_gets_the_slots_of_its_items(library: str) -> None:
+    rng = np.random.default_rng(1)
+    scores = [rng.random(length).tolist() for length in rng.integers(0, 6, 80)]
+    table = pa.table(
+        {
+            "list_id": range(80),
+            "item_id": [list(range(len(row))) for row in scores],
+            "score": scores,
+            "label": [[float(score > 0.6) for score in row] for row in scores],
+        }
+    )
+    model = s2s.RidgeRanker(columns={"order_by": "-score"})
+    with pytest.warns(DataWarning, match="determines the label"):
+        model.fit(table, quiet=True)
+    data = {"pandas": table.to_pandas(), "polars": pl.from_arrow(table), "arrow": table}[library]
+    slots = model.predict(data)
+    assert len(slots) == 80
+    for row, of_row in zip(scores, slots, strict=True):  # the highest score is the best item, wherever it stands
+        assert [int(slot) for slot in of_row] == [1 + sorted(row, reverse=True).index(score) for score in row]
+
+
+def test_a_row_that_stands_for_an_empty_list_has_slot_0() -> None:
+    lists = s2s.from_pandas(LOG, **ROLES)
+    frame = s2s.to_table(ItemLists.concat([lists[:2], lists[2:3].truncate(0)]), layout="items").to_pandas()
+    slots = s2s.RidgeRanker().fit(frame, quiet=True).predict(frame)
+    assert slots.tolist()[-1] == 0
+    assert sorted(slots[:-1]) == sorted([1, 2, 3, 4, 5, 6] * 2)
+
+
 def as_csv(df: pd.DataFrame, folder: Path) -> Any:
     df.to_csv(folder / "log.csv", index=False)
     return str(folder / "log.csv")
@@ -162,6 +192,14 @@ def test_baselines_are_used_in_the_same_way(kind: str, tmp_path: Path) -> None:
     assert ranker.evaluate(TEST).rankers == ("base", kind)
     ranker.save(str(tmp_path / kind))
     assert s2s.load(tmp_path / kind).predict(TEST).equals(ranker.predict(TEST))
+
+
+def test_a_model_reads_lists_that_were_written_with_names_of_our_own(tmp_path: Path, model: s2s.Reranker) -> None:
+    lists = s2s.from_pandas(TEST, **ROLES)
+    for layout in ("lists", "items"):
+        s2s.write(lists, tmp_path / "own.parquet", layout=layout)
+        assert model.rerank(tmp_path / "own.parquet") == model.rerank(TEST)
+        assert model.score(tmp_path / "own.parquet") == model.score(TEST)
 
 
 # scikit-learn

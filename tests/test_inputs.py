@@ -72,10 +72,10 @@ def test_an_empty_list_has_no_row_of_its_own() -> None:
     assert (lists.lengths.tolist(), rows.tolist()) == ([0, 2], [2, 1])
 
 
-def test_with_one_row_per_list_items_share_its_row() -> None:
+def test_with_one_row_per_list_entries_are_counted() -> None:
     table = pa.table({"list_id": ["a", "b", "c"], "item_id": [[1, 2], [], [3]], "score": [[1, 2], [], [3]]})
     lists, rows = as_lists_with_rows(table, {"order_by": "-score"})
-    assert (lists.item_ids.to_pylist(), rows.tolist()) == (["2", "1", "3"], [0, 0, 2])
+    assert (lists.item_ids.to_pylist(), rows.tolist()) == (["2", "1", "3"], [1, 0, 2])
 
 
 def test_lists_are_themselves() -> None:

@@ -59,7 +59,7 @@ class Parts(NamedTuple):
     name_list: Name
     name_item: Name
     rows: IntArray
-    """(T,) the row of each item."""
+    """(T,) the row of each item or, where a row is a list, its entry among those of all rows."""
 
 
 def split_rows(rows: Any, plan: Plan, source: Source) -> Parts:
@@ -104,7 +104,7 @@ def _split_list_rows(rows: Any, plan: Plan, source: Source) -> Parts:
         {name: rows.column(name) for name in plan.list_columns},
         name_row,
         name_item if order is None else lambda item: name_item(int(order[item])),
-        list_of_item,
+        np.arange(len(list_of_item)) if order is None else order,
     )
 
 

@@ -49,8 +49,8 @@ def as_lists_with_rows(
 ) -> tuple[ItemLists, IntArray]:
     """Return the lists that something holds, and the row (T,) that each item comes from.
 
-    Rows are those of a table or of X, from 0. With one row per list, the items of a list have the same row. The items
-    of ItemLists and of files are counted as they are.
+    Rows are those of a table or of X, from 0. With one row per list, the entries of all rows are counted. The items of
+    ItemLists and of files are counted as they are.
 
     >>> table = pa.table({"list_id": ["a", "b", "a"], "item_id": [1, 2, 3], "price": [3, 2, 1]})
     >>> lists, rows = as_lists_with_rows(table)
@@ -68,10 +68,15 @@ def as_lists_with_rows(
         return lists, np.arange(lists.n_items)
     if isinstance(data, tuple):
         return _from_arrays(data, asked, name)
-    if is_pandas(data) or isinstance(data, pa.RecordBatch) or hasattr(data, "__arrow_c_stream__"):
+    if is_table(data):
         return table_with_rows(data, asked, source=name, labelled=labelled)
     hint = "; call its collect() first" if hasattr(data, "collect") else ""
     raise UsageError(f"{name}: expected {ACCEPTED}, got {_describe(data)}{hint}")
+
+
+def is_table(data: Any) -> bool:
+    """Say whether something is a DataFrame or an Arrow table in memory."""
+    return is_pandas(data) or isinstance(data, pa.RecordBatch) or hasattr(data, "__arrow_c_stream__")
 
 
 def is_path(data: Any) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -90,8 +90,8 @@ def make_plan(schema: Any, columns: Columns, source: str, *, labelled: bool = Tr
     if doubled := sorted({name for name in schema.names if schema.names.count(name) > 1}):
         raise DataError(f"{source}: column {doubled[0]} occurs twice")
     facts = checked_metadata(schema, source)
-    if facts.get("ids_are_categories") and columns.item_id not in columns.categorical:
-        columns = replace(columns, categorical=(*columns.categorical, columns.item_id))
+    if facts:
+        columns = _of_own_table(columns, schema.names, facts)
     vector = tuple(facts.get("feature_names", ())) if VECTORS in schema.names else ()
     check_columns_exist(columns, schema.names, source, vector, labelled=labelled)
     claimed = {name for role in ("label", "position", "item_id") if (name := getattr(columns, role)) is not None}
@@ -129,8 +129,33 @@ def make_plan(schema: Any, columns: Columns, source: str, *, labelled: bool = Tr
         tuple(plan.warnings),
         _id_type([schema.field(name).type for name in plan.list_id]),
         _id_type([_item_type(schema.field(plan.item_id).type)]),
+        plan.rows_are_lists,
     )
     return plan
+
+
+def _of_own_table(columns: Columns, names: Sequence[str], facts: Mapping[str, Any]) -> Columns:
+    """Return roles for a table that seq2slate wrote, in which ids, label and base order have names of their own.
+
+    They may come from a model that was trained on another table, before the lists of it were written.
+    """
+    if not set(columns.list_id_columns) <= set(names):
+        own = Columns()
+        columns = replace(
+            columns,
+            list_id=own.list_id,
+            item_id=own.item_id,
+            label=None,
+            position=None,
+            order_by=None,
+            features=None,
+            time_parts=(),
+            categorical=tuple(name for name in columns.categorical if name in names),
+            context=tuple(name for name in columns.context if name in names),
+        )
+    if facts.get("ids_are_categories") and columns.item_id not in columns.categorical:
+        columns = replace(columns, categorical=(*columns.categorical, columns.item_id))
+    return columns
 
 
 def _set_order(plan: Plan, columns: Columns, schema: Any) -> None:

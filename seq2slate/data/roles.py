@@ -223,6 +223,8 @@ class ColumnRoles(NamedTuple):
     list_id_type: str = "string"
     item_id_type: str = "string"
     """Arrow types that the ids came in: they are text inside."""
+    rows_are_lists: bool = False
+    """Whether a row is a list, and not an item."""
 
     def role_of(self, name: str) -> str:
         """Return the role of a column."""

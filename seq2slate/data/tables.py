@@ -106,7 +106,7 @@ def from_polars(df: Any, columns: Columns | Mapping[str, Any] | None = None, **r
 def table_with_rows(
     data: Any, columns: Columns, *, source: str = "table", labelled: bool = True, place: Name | None = None
 ) -> tuple[ItemLists, IntArray]:
-    """Return the lists of a table, and the row (T,) of the table that each item comes from.
+    """Return the lists of a table, and the row (T,) of the table that each item comes from, or its entry (see `Parts`).
 
     `place` names a row, given its number from 0, in error messages.
     """
@@ -120,15 +120,12 @@ def table_with_rows(
 
 
 def _lists_and_rows(table: Any, plan: Plan, where: Source) -> tuple[ItemLists, IntArray]:
-    if plan.rows_are_lists:
-        lists = join_chunks(table.schema, table.to_batches(), where, plan=plan)
-        return lists, lists.list_index
     whole, n_rows = [_no_rows(table.schema, plan)], 0
     for batch in table.to_batches():
         whole.append(_prepared(batch, plan, where.after(n_rows)))
         n_rows += batch.num_rows
     rows = _joined(*whole)
-    order = _grouping(rows.column(KEY))
+    order = None if plan.rows_are_lists else _grouping(rows.column(KEY))
     if order is not None:
         rows = rows.take(pa.array(order))
         where = Source(where.name, _permuted(where.place, order))
