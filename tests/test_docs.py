@@ -110,6 +110,11 @@ def test_lines_fit_a_screen(path: Path) -> None:
     assert long == [], f"wrap at {COLUMNS} columns"
 
 
+def test_no_page_has_the_marks_of_a_merge() -> None:
+    marks = re.compile(r"^(<<<<<<<|=======|>>>>>>>)( |$)", re.MULTILINE)
+    assert [page.name for page in [*PAGES, ROOT / "CHANGELOG.md"] if marks.search(page.read_text())] == []
+
+
 def test_the_glossary_is_sorted_and_has_every_term_once() -> None:
     rows = [line for line in (ROOT / "docs" / "glossary.md").read_text().splitlines() if line.startswith("| ")][1:]
     terms = [row.split("|")[1].strip().lower().replace("-", " ") for row in rows]
