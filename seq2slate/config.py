@@ -6,14 +6,15 @@ Importing it does not load PyTorch; making a `NetworkConfig` does, since the enc
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from seq2slate.data.features import Missing
+from seq2slate.data.roles import Columns
 from seq2slate.errors import UsageError
 from seq2slate.metrics import Measure
-from seq2slate.options import check_choices, component, named_in
+from seq2slate.options import check_choices, component, convert_options, named_in
 
 Policy: TypeAlias = Literal["sampling", "greedy", "reinforce"]
 Credit: TypeAlias = Literal["return", "reward-to-go"]
@@ -215,8 +216,19 @@ def configure(preset: str = "default", **options: Any) -> Configuration:
     chosen = {**PRESETS[preset], **options}
     if chosen.get("policy") == "reinforce":
         chosen |= {"l2": 0.0, "dropout": 0.0, "click_likelihood_weight": 0.0} | options
-    known = [{one.name for one in fields(config)} for config in (NetworkConfig, TrainingConfig)]
-    if unknown := [name for name in chosen if name not in known[0] | known[1]]:
-        raise UsageError(f"there is no option {unknown[0]!r}; there are {', '.join(sorted(known[0] | known[1]))}")
-    network, training = ({name: value for name, value in chosen.items() if name in names} for names in known)
+    check_names(chosen)
+    chosen = convert_options(chosen, NetworkConfig, TrainingConfig)
+    network, training = (
+        {one.name: chosen[one.name] for one in fields(config) if one.name in chosen}
+        for config in (NetworkConfig, TrainingConfig)
+    )
     return Configuration(NetworkConfig(**network), TrainingConfig(**training))
+
+
+def check_names(options: Iterable[str]) -> None:
+    """Raise a UsageError for the first name that is no option of network or training."""
+    known = {one.name for config in (NetworkConfig, TrainingConfig) for one in fields(config)}
+    if unknown := next((name for name in options if name not in known), None):
+        roles = [one.name for one in fields(Columns)]
+        hint = f"it is a role of columns: give columns={{{unknown!r}: ...}}; " if unknown in roles else ""
+        raise UsageError(f"there is no option {unknown!r}; {hint}there are {', '.join(sorted(known))}")

@@ -9,9 +9,8 @@ end in an underscore, as in scikit-learn.
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -22,13 +21,14 @@ import pyarrow as pa
 from seq2slate.data.checks import find_problems
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.inputs import as_lists, as_lists_with_rows, is_table
-from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists
+from seq2slate.data.lists import ITEM_ID, Batch, FloatArray, IntArray, ItemLists
 from seq2slate.data.ranker import BaseOrder, Ranker, rank_lists, slates_from_scores, slot_of_item
 from seq2slate.data.roles import Columns, as_columns, explain_missing_labels
-from seq2slate.errors import DataError, DataWarning, NotFittedError, UsageError
+from seq2slate.errors import DataError, NotFittedError, UsageError, warn_of_data
 from seq2slate.evaluation.evaluate import Evaluation, evaluate
 from seq2slate.html import table
 from seq2slate.metrics import Measure, measure_ranker
+from seq2slate.options import convert_options
 from seq2slate.progress import say
 from seq2slate.saving import SavedRanker, load_saved
 
@@ -74,13 +74,14 @@ class Estimator:
     reports_validation: ClassVar[bool] = True
     """Whether `fit` ends with the measure on the validation lists: not if ranking is costly, or they are trained on."""
 
-    def fit(self, train: Any, valid: Any | None = None, *, quiet: bool = False) -> Self:
+    def fit(self, train: Any, valid: Any | None = None, *, group: Any | None = None, quiet: bool = False) -> Self:
         """Learn from labelled lists in base order. A `fit` that fails leaves the ranker unfitted.
 
         Args:
             train: Training lists, with clicks or grades as labels.
             valid: The lists that choose rounds, epochs or trade-offs. If None, a tenth of `train` is held out, drawn
                 with the option `seed`.
+            group: As in LightGBM, `fit(X, y, group=group)` is `fit((X, y, group))`.
             quiet: Print nothing.
 
         Returns:
@@ -90,27 +91,37 @@ class Estimator:
             DataError: Labels are missing, or no list has a positive.
 
         """
-        train_lists, valid_lists = self._training_lists(train, valid, quiet=quiet)
-        self._fit(train_lists, valid_lists)
+        train_lists, valid_lists = self._training_lists(train, valid, group=group, quiet=quiet)
+        try:
+            self._fit(train_lists, valid_lists)
+        except BaseException:
+            self._forget()
+            raise
+        self._pin_columns()
         if self.reports_validation and not quiet:
             base, value = (_mean_ndcg(ranker, valid_lists) for ranker in (BaseOrder(), self))
             say(f"{self.name}: {_NDCG} on the validation lists: base order {base:.4f} → {value:.4f}")
         return self
 
-    def _training_lists(self, train: Any, valid: Any | None, *, quiet: bool) -> tuple[ItemLists, ItemLists]:
+    def _training_lists(
+        self, train: Any, valid: Any | None, *, group: Any | None, quiet: bool
+    ) -> tuple[ItemLists, ItemLists]:
         """Return training and validation lists, and say what their columns are taken for."""
         self._forget()
+        self._convert_options()
+        if group is not None:
+            train, valid = (train, valid, group), None
         if len(getattr(valid, "shape", ())) == 1:
             raise UsageError(
                 "the second argument of fit is validation lists, not labels: name the label column in columns=, or "
-                "give arrays as a tuple, fit((X, y, group))"
+                "say which rows make a list, fit(X, y, group=group)"
             )
         lists = as_lists(train, self.columns, name="train")
         columns = as_columns(self.columns) if lists.roles is None else lists.roles.for_prediction()
         if lists.roles is not None and not quiet:
             say(str(lists.roles))
         for problem in find_problems(lists):
-            warnings.warn(problem, DataWarning, stacklevel=3)
+            warn_of_data(problem)
         if valid is not None:
             held_out = as_lists(valid, columns, name="valid")
         elif self.reads_validation:
@@ -121,6 +132,36 @@ class Estimator:
         check_labels(held_out, "validation")
         self.columns_ = columns
         return lists, held_out
+
+    def _pin_columns(self) -> None:
+        """Leave out of the roles for prediction what the ranker does not read."""
+        transform, columns = self.transform_, self.columns_
+        read = {
+            *transform.dense.names,
+            *transform.categorical,
+            *transform.context.names,
+            *transform.context_categorical,
+        }
+        if ITEM_ID in transform.categorical:
+            read.add(columns.item_id)
+
+        def kept(names: Sequence[str]) -> tuple[str, ...]:
+            return tuple(name for name in names if name in read)
+
+        self.columns_ = replace(
+            columns,
+            features=None if columns.features is None else kept(columns.features),
+            categorical=kept(columns.categorical),
+            context=kept(columns.context),
+        )
+
+    def _convert_options(self) -> None:
+        """Bring the options into the types of their fields."""
+        vars(self).update(convert_options({name: vars(self)[name] for name in self._own_options()}, type(self)))
+
+    @classmethod
+    def _own_options(cls) -> list[str]:
+        return [one.name for one in fields(cls) if one.init]
 
     def _forget(self) -> None:
         """Remove what was learned, so that a `fit` that fails leaves nothing half done."""
@@ -190,7 +231,7 @@ class Estimator:
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the options by name; `deep` is there for scikit-learn, and changes nothing."""
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.init}
+        return {name: getattr(self, name) for name in self._own_options()}
 
     def set_params(self, **options: Any) -> Self:
         """Change options, all of them or none; what was learned stays as it is until the next `fit`.

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import pairwise
+from numbers import Real
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from seq2slate.errors import UsageError
 
@@ -35,6 +38,8 @@ class Option:
     """The docstring under the field, on one line."""
     choices: Callable[[], tuple[str, ...]] | None
     """Returns the names to choose from; None where any value of the type will do."""
+    is_optional: bool = False
+    """Whether the value may be None."""
 
 
 def named_in(registry: str, default: str) -> Any:
@@ -85,6 +90,40 @@ def check_choices(config: object) -> None:
             raise UsageError(f"there is no {option.name} {value!r}; choose one of {', '.join(option.choices())}")
 
 
+def convert_options(values: Mapping[str, Any], *classes: type) -> dict[str, Any]:
+    """Return options in the types of their fields, so that 8.0 and numpy.int64(8) are 8 where an int is meant.
+
+    Raises:
+        UsageError: A value cannot be of the type of its field; names that no field has are left as they are.
+
+    >>> @dataclass
+    ... class Tea:
+    ...     cups: int = 1
+    >>> convert_options({"cups": 2.0}, Tea)
+    {'cups': 2}
+    >>> convert_options({"cups": "two"}, Tea)
+    Traceback (most recent call last):
+    seq2slate.errors.UsageError: cups must be a whole number, got 'two'
+    """
+    known = {option.name: option for option in options_of(*classes)}
+    return {name: _converted(known[name], value) if name in known else value for name, value in values.items()}
+
+
+_KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
+
+
+def _converted(option: Option, value: Any) -> Any:
+    kind = option.type
+    if kind not in _KINDS or (value is None and option.is_optional):
+        return value
+    is_bool = isinstance(value, bool | np.bool_)
+    is_number = isinstance(value, Real) and not is_bool
+    fits = {bool: is_bool, int: is_number and float(value).is_integer(), float: is_number, str: isinstance(value, str)}
+    if not fits[kind]:
+        raise UsageError(f"{option.name} must be {_KINDS[kind]}, got {value!r}")
+    return kind(value)
+
+
 def field_docs(cls: type) -> dict[str, str]:
     """Return the docstring under each field of a dataclass and of its bases, on one line."""
     docs: dict[str, str] = {}
@@ -130,4 +169,4 @@ def _option(one: Field[Any], hint: Any, doc: str) -> Option:
     elif "registry" in one.metadata:
         choices = partial(registry_names, one.metadata["registry"])
     default = one.default_factory() if callable(one.default_factory) else one.default
-    return Option(one.name, kind, default, doc, choices)
+    return Option(one.name, kind, default, doc, choices, is_optional=type(None) in alternatives)

@@ -11,13 +11,14 @@ from typing import Any, Self
 import pyarrow as pa
 import torch
 
-from seq2slate.config import Configuration, configure
+from seq2slate.config import Configuration, NetworkConfig, TrainingConfig, check_names, configure
 from seq2slate.data.inputs import as_lists
 from seq2slate.data.lists import Batch, IntArray
 from seq2slate.data.ranker import check_slots
 from seq2slate.data.roles import Columns
 from seq2slate.estimator import Estimator, Slate, as_tuples
 from seq2slate.model.slate_model import KIND, SlateModel
+from seq2slate.options import convert_options
 from seq2slate.progress import track
 from seq2slate.saving import SavedRanker
 from seq2slate.training.callbacks import Callback, EpochFunction
@@ -62,6 +63,7 @@ class Reranker(Estimator):
         columns: Columns | Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
+        check_names(options)
         self.preset, self.device, self.seed, self.columns, self.options = preset, device, seed, columns, options
 
     @property
@@ -79,9 +81,10 @@ class Reranker(Estimator):
         train: Any,
         valid: Any | None = None,
         *,
+        group: Any | None = None,
         checkpoints: str | os.PathLike[str] | None = None,
         resume: bool = False,
-        callbacks: Sequence[Callback | EpochFunction] = (),
+        callbacks: Sequence[Callback | EpochFunction] | EpochFunction = (),
         quiet: bool = False,
     ) -> Self:
         """Train on labelled lists in base order; the epoch that is best on the validation lists is kept.
@@ -89,6 +92,7 @@ class Reranker(Estimator):
         Args:
             train: Training lists, with clicks or grades as labels.
             valid: The lists that choose the epoch; a tenth of `train`, drawn with the option `seed`, if None.
+            group: As in LightGBM, `fit(X, y, group=group)` is `fit((X, y, group))`.
             checkpoints: Folder for checkpoints, from which a run can be resumed; it stays when the run has ended.
             resume: Go on from the newest checkpoint.
             callbacks: Functions of an `EpochReport`, called after every epoch, or `Callback` objects such as
@@ -99,7 +103,7 @@ class Reranker(Estimator):
             The re-ranker itself.
 
         """
-        train_lists, valid_lists = self._training_lists(train, valid, quiet=quiet)
+        train_lists, valid_lists = self._training_lists(train, valid, group=group, quiet=quiet)
         network, training = self.config
         model = SlateModel.create(train_lists, network, seed=training.seed, missing=training.missing).to(self.device)
         self.history_ = run_training(
@@ -113,6 +117,7 @@ class Reranker(Estimator):
             quiet=quiet,
         )
         self.model_, self.transform_ = model, model.transform
+        self._pin_columns()
         return self
 
     def rank(self, batch: Batch, k: int | None = None) -> IntArray:
@@ -151,6 +156,10 @@ class Reranker(Estimator):
                 ids = item_ids.take(pa.array(items)).to_pylist()
                 slates[number] = Slate(list_ids[number], ids, logs[row, : len(ids)].tolist())
         return [slate for slate in slates if slate is not None]
+
+    def _convert_options(self) -> None:
+        super()._convert_options()
+        self.options = convert_options(self.options, NetworkConfig, TrainingConfig)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return its own options, and those of network and training that were given."""

@@ -76,6 +76,13 @@ def test_all_callbacks_are_called_even_if_the_first_ends_the_run() -> None:
     assert len(notes.epochs) == 1
 
 
+def test_a_single_function_and_a_bool_of_numpy_will_do() -> None:
+    history = run_training(
+        SlateModel.create(TRAIN, SMALL), TRAIN, VALID, QUICK, callbacks=lambda report: np.bool_(True), quiet=True
+    )
+    assert len(history.epochs) == 1
+
+
 def test_what_is_no_callback_is_refused() -> None:
     with pytest.raises(UsageError, match="a callback is a Callback or a function"):
         run("tensorboard")
@@ -142,6 +149,8 @@ def test_a_model_that_is_not_better_than_the_base_order_comes_with_advice() -> N
     assert said.startswith("warning: the model is not better than the base order")
     assert "200 with a positive and a second item are few" in said
     assert "epochs=6" in said
+    said = advice(history_of(0.5, 0.5), config, 5000) or ""
+    assert "no list changed yet (epochs=12)" in said
     said = advice(history_of(0.4, 0.3), config, 5000) or ""
     assert "learning_rate=0.001" in said
     assert "few" not in said

@@ -46,7 +46,7 @@ class Memory(Estimator):
     kind = "memory"
     fitted: ClassVar[list["Memory"]]
 
-    def fit(self, train: ItemLists, valid: ItemLists | None = None, *, quiet: bool = False) -> Self:
+    def fit(self, train: ItemLists, valid: ItemLists | None = None, **_: object) -> Self:
         self.seen_ = set(train.list_ids.to_pylist())
         self.fitted.append(self)
         return self

@@ -113,6 +113,14 @@ def test_without_a_model_columns_are_logged_with_and_without_features(tmp_path: 
     service.close()
 
 
+@pytest.mark.parametrize("load", [with_columns, lambda: Deployment(Experiment("e", (Arm("base", model="base"),)), {})])
+def test_a_request_without_candidates_is_no_fallback(tmp_path: Path, load: Callable[[], Deployment]) -> None:
+    service = reranker(tmp_path, load)
+    answer = asyncio.run(rerank(service, unit="u", item_ids=[]))
+    assert (answer.items, answer.fallback) == ([], False)
+    service.close()
+
+
 def test_long_names_are_cut_in_what_is_said(tmp_path: Path) -> None:
     service = reranker(tmp_path, with_columns)
     answer = asyncio.run(rerank(service, unit="u", item_ids=["a" * 500, "b"], features=[[1.0, 1e300], [3.0, 4.0]]))

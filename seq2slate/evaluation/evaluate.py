@@ -10,7 +10,6 @@ The p-values are not corrected for the number of rankers and measures: with many
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from io import StringIO
@@ -29,7 +28,7 @@ from seq2slate.data.inputs import as_lists
 from seq2slate.data.lists import Batch, IntArray, ItemLists
 from seq2slate.data.ranker import NO_ITEM, BaseOrder, Ranker, check_slots, slot_of_item
 from seq2slate.data.roles import Columns
-from seq2slate.errors import DataError, DataWarning, UsageError
+from seq2slate.errors import DataError, UsageError, warn_of_data
 from seq2slate.evaluation.comparison import share_text
 from seq2slate.evaluation.statistics import (
     bootstrap_interval,
@@ -175,7 +174,7 @@ def evaluate(
     rankers: Ranker | Mapping[str, Ranker],
     data: Any,
     *,
-    measures: Iterable[Measure | str] = DEFAULT_MEASURES,
+    measures: Iterable[Measure | str] | Measure | str = DEFAULT_MEASURES,
     user: ClickModel | None = None,
     repeats: int = 20,
     baseline: str = BASE,
@@ -219,7 +218,8 @@ def evaluate(
         known = (getattr(one, "columns_", None) for one in named.values())
         columns = next((found for found in known if found is not None), None)
     lists, k = as_lists(data, columns, name="data"), check_slots(k)
-    parsed = [measure if isinstance(measure, Measure) else Measure.parse(measure) for measure in measures]
+    chosen = [measures] if isinstance(measures, str | Measure) else measures
+    parsed = [measure if isinstance(measure, Measure) else Measure.parse(measure) for measure in chosen]
     ceilings = (ceiling,) if isinstance(ceiling, str) else tuple(ceiling)
     for name in (baseline, *ceilings):
         if name not in compared:
@@ -227,7 +227,7 @@ def evaluate(
     if lists.labels is None:
         raise DataError("these lists have no labels, and a ranking cannot be evaluated without: give clicks or grades")
     for problem in label_problems(lists):
-        warnings.warn(problem, DataWarning, stacklevel=2)
+        warn_of_data(problem)
     per_list: PerList = {}
     checked = {name: CheckedRanker(name, ranker, len(lists)) for name, ranker in compared.items()}
     for name, one in checked.items():

@@ -270,6 +270,8 @@ def _valid_features(rows: Sequence[FeatureRow | None], context: Context | None) 
     """Return the rows as (N, F), NaN for a missing number; None if they or the context are invalid."""
     if context and any(isinf(value) for value in context.values() if isinstance(value, float)):
         return None
+    if not rows:
+        return np.zeros((0, 0), np.float32)
     known = [row for row in rows if row is not None]
     if len(known) < len(rows) or len({len(row) for row in known}) != 1:
         return None

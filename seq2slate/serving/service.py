@@ -189,6 +189,8 @@ class RerankService:
     async def _order(self, deployment: Deployment, arm: Arm, request: SlateRequest) -> _Slate:
         """Order the candidates as an arm does, or fall back to the base order."""
         k, features = request.k, request.features
+        if not request.ids:
+            return _base_order(k, features, None)
         model, transform = deployment.models.get(arm.name), deployment.transforms[arm.name]
         if features is None or (transform is not None and features.shape[1] != len(transform.dense.names)):
             return _bad_features(request, transform)  # in every arm alike, so that they stay comparable

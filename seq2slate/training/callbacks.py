@@ -1,6 +1,6 @@
 """Callbacks of a training run, and ready ones for TensorBoard and MLflow.
 
-A callback is an object with any of the methods of `Callback`, or a plain function that is called after every epoch.
+A callback is a `Callback`, or a plain function that is called after every epoch.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from seq2slate.errors import UsageError
 
@@ -77,14 +79,15 @@ class _EpochCallback(Callback):
         self._function = function
 
     def epoch(self, report: EpochReport) -> bool | None:
-        return self._function(report) is True
+        return _is_true(self._function(report))
 
 
 class Callbacks(Callback):
     """Several callbacks as one, in their order."""
 
-    def __init__(self, callbacks: Sequence[Callback | EpochFunction] = ()) -> None:
-        self._callbacks = [_as_callback(one) for one in callbacks]
+    def __init__(self, callbacks: Sequence[Callback | EpochFunction] | Callback | EpochFunction = ()) -> None:
+        several = callbacks if isinstance(callbacks, Sequence) else [callbacks]
+        self._callbacks = [_as_callback(one) for one in several]
 
     def begin(self, options: Mapping[str, Any]) -> None:
         """Call all of them."""
@@ -99,12 +102,16 @@ class Callbacks(Callback):
     def epoch(self, report: EpochReport) -> bool:
         """Call all of them; True if any returned True."""
         wishes = [one.epoch(report) for one in self._callbacks]
-        return any(wishes)
+        return any(map(_is_true, wishes))
 
     def end(self, history: History | None) -> None:
         """Call all of them."""
         for one in self._callbacks:
             one.end(history)
+
+
+def _is_true(wish: object) -> bool:
+    return isinstance(wish, bool | np.bool_) and bool(wish)
 
 
 def _as_callback(one: Callback | EpochFunction) -> Callback:

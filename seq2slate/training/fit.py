@@ -113,9 +113,11 @@ def advice(history: History, config: TrainingConfig, n_lists: int) -> str | None
     ideas = ["check that the lists are in base order and that the columns are what they should be (seq2slate inspect)"]
     if n_lists < _FEW_LISTS:
         ideas.append(f"train on more lists: {n_lists:,} with a positive and a second item are few")
-    if history.best_epoch == last and last + 1 == config.epochs:
+    if all(epoch[history.measure] == history.base for epoch in history.epochs):
+        ideas.append(f"train longer or in smaller batches: no list changed yet (epochs={4 * config.epochs})")
+    elif history.best_epoch == last and last + 1 == config.epochs:
         ideas.append(f"train longer: the last of {config.epochs} epochs was the best (epochs={2 * config.epochs})")
-    if history.best_epoch == 0 and last > 0:
+    elif history.best_epoch == 0 and last > 0:
         rate = config.learning_rate
         ideas.append(f"slow down: the first epoch was the best (learning_rate={rate / 3:.1g}, or more dropout)")
     ideas.append("compare with mart or lambdamart on the same lists: if they do not gain either, serve the base order")
@@ -130,7 +132,7 @@ def run_training(
     *,
     checkpoints: Path | None = None,
     resume: bool = False,
-    callbacks: Sequence[Callback | EpochFunction] = (),
+    callbacks: Sequence[Callback | EpochFunction] | EpochFunction = (),
     quiet: bool = False,
 ) -> History:
     """Train a model in place; it ends with the weights of the epoch that was best on the validation lists.
@@ -197,8 +199,8 @@ class _Run:
         """Run the epochs that are left."""
         history = None
         self.watch.run_begins(len(self.train_lists), len(self.valid))
-        self.callbacks.begin(asdict(self.network.config) | asdict(self.config))
         try:
+            self.callbacks.begin(asdict(self.network.config) | asdict(self.config))
             while not self._finished:
                 self._run_epoch(interrupted)
             self.network.load_state_dict(self.best_weights)
