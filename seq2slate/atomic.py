@@ -1,4 +1,4 @@
-"""Atomic writes: files that appear whole or not at all."""
+"""Atomic writes: files that appear whole or not at all, and changes to a file that wait for each other."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 
 @contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_path(path: str | os.PathLike[str], *, mode: int | None = None) -> Iterator[Path]:
     """Yield a temporary path beside `path`; it is renamed when the block succeeds and deleted when it raises.
 
     The file is synced to disk before it is renamed, so that neither a crash nor a full disk leaves half a file under
-    the final name. Missing folders are created.
+    the final name. Missing folders are created. `mode` are its permissions; those that the umask leaves if None.
 
     >>> folder = Path(tempfile.mkdtemp())
     >>> with atomic_path(folder / "note.txt") as partial:
@@ -29,7 +29,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     partial = Path(name)
     try:
         yield partial
-        partial.chmod(0o666 & ~_umask())
+        partial.chmod(0o666 & ~umask() if mode is None else mode)
         sync(partial)
         partial.replace(final)
         sync(final.parent)
@@ -50,7 +50,23 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def _umask() -> int:
+@contextmanager
+def locked(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Wait until no other process is in such a block for `path`, so that reading, changing and writing it is one step.
+
+    The lock is on a hidden file beside it, which stays: the file itself is another one after each change.
+    """
+    import fcntl  # not on Windows, where everything else here runs
+
+    final = Path(path)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with final.with_name(f".{final.name}.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # freed when the file is closed, or the process ends
+        yield
+
+
+def umask() -> int:
+    """Return which permissions a new file does not get."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -13,7 +13,7 @@ import torch
 
 from seq2slate.config import Configuration, NetworkConfig, TrainingConfig, check_names, configure
 from seq2slate.data.inputs import as_lists
-from seq2slate.data.lists import Batch, IntArray
+from seq2slate.data.lists import Batch, IntArray, ItemLists
 from seq2slate.data.ranker import check_slots
 from seq2slate.data.roles import Columns
 from seq2slate.estimator import Estimator, Slate, as_tuples
@@ -22,7 +22,7 @@ from seq2slate.options import convert_options
 from seq2slate.progress import track
 from seq2slate.saving import SavedRanker
 from seq2slate.training.callbacks import Callback, EpochFunction
-from seq2slate.training.fit import History, run_training
+from seq2slate.training.fit import History, run_identity, run_training
 
 
 @dataclass(eq=False, init=False, repr=False)
@@ -94,7 +94,7 @@ class Reranker(Estimator):
             valid: The lists that choose the epoch; a tenth of `train`, drawn with the option `seed`, if None.
             group: As in LightGBM, `fit(X, y, group=group)` is `fit((X, y, group))`.
             checkpoints: Folder for checkpoints, from which a run can be resumed; it stays when the run has ended.
-            resume: Go on from the newest checkpoint.
+            resume: Go on from the newest checkpoint, or begin anew if there is none that can be read.
             callbacks: Functions of an `EpochReport`, called after every epoch, or `Callback` objects such as
                 `TensorBoardCallback`. One that returns True ends the run.
             quiet: Print nothing.
@@ -103,14 +103,19 @@ class Reranker(Estimator):
             The re-ranker itself.
 
         """
+<<<<<<< HEAD
         train_lists, valid_lists = self._training_lists(train, valid, group=group, quiet=quiet)
         network, training = self.config
         model = SlateModel.create(train_lists, network, seed=training.seed, missing=training.missing).to(self.device)
+=======
+        train_lists, valid_lists = self._training_lists(train, valid, quiet=quiet)
+        model = self._untrained(train_lists)
+>>>>>>> h14a
         self.history_ = run_training(
             model,
             train_lists,
             valid_lists,
-            training,
+            self.config.training,
             checkpoints=None if checkpoints is None else Path(checkpoints),
             resume=resume,
             callbacks=callbacks,
@@ -119,6 +124,16 @@ class Reranker(Estimator):
         self.model_, self.transform_ = model, model.transform
         self._pin_columns()
         return self
+
+    def run_id(self, train: Any, valid: Any | None = None) -> str:
+        """Return the identity of the run that `fit` makes of these lists: `history_.run_id` of a model that it made."""
+        other = Reranker(**self.get_params())  # what this one has learned stays
+        train_lists, valid_lists = other._training_lists(train, valid, quiet=True)
+        return run_identity(other._untrained(train_lists), train_lists, valid_lists, other.config.training)
+
+    def _untrained(self, train: ItemLists) -> SlateModel:
+        network, training = self.config
+        return SlateModel.create(train, network, seed=training.seed, missing=training.missing).to(self.device)
 
     def rank(self, batch: Batch, k: int | None = None) -> IntArray:
         """Return the greedy slates (B, K) of a batch."""

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from seq2slate.atomic import sync
+from seq2slate.atomic import sync, umask
 from seq2slate.errors import DataError
 
 FORMAT = 2
@@ -116,8 +116,8 @@ def _replaced_folder(final: Path) -> Iterator[Path]:
     try:
         yield partial
         for path in (*partial.iterdir(), partial):
+            path.chmod((0o777 if path.is_dir() else 0o666) & ~umask())  # safetensors lets only the owner read
             sync(path)
-        partial.chmod(0o755)
         check_replaceable(final)
         if final.exists():
             replaced = final.with_name(f".{final.name}.{os.getpid()}.replaced")

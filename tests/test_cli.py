@@ -219,6 +219,24 @@ def test_a_model_that_could_not_be_saved_is_saved_by_resuming(
     assert os.listdir(tmp_path) == ["model"]
 
 
+def test_resume_begins_a_run_and_is_content_with_one_that_has_ended(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["train", folder / "lists.parquet", "--out", tmp_path / "model", "--epochs", 1, "--resume"]
+    assert "begins anew" in seq2slate(*arguments).err
+    written = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "model").iterdir()}
+    with monkeypatch.context() as patched:
+        patched.setattr(Objective, "__call__", lambda *_: pytest.fail("an epoch ran again"))
+        (tmp_path / "model.checkpoints").mkdir()  # as if it had been killed when all was saved
+        done = seq2slate(*arguments)
+    assert "the model of this run, which has ended; there is nothing to resume" in done.out
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "model").iterdir()} == written
+    assert os.listdir(tmp_path) == ["model"]
+    assert "trained on" in seq2slate(*arguments, "--seed", 3).out, "another run takes its place, as without --resume"
+    (tmp_path / "model" / "weights.safetensors").write_bytes(b"")
+    assert "trained on" in seq2slate(*arguments, "--seed", 3).out, "a damaged model is trained again"
+
+
 def test_slates_are_not_worked_out_for_a_file_that_cannot_be_written(folder: Path) -> None:
     done = seq2slate("rerank", folder / "no-such-model", folder / "lists.parquet", folder / "slates.csv", code=2)
     assert "slates.csv" in done.err

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
 from seq2slate.config import PRESETS, NetworkConfig, Policy, TrainingConfig, configure
 from seq2slate.data.lists import ItemLists
+from seq2slate.data.tables import from_table
 from seq2slate.errors import DataError, TrainingStoppedError, UsageError
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.reranker import Reranker
@@ -155,8 +157,81 @@ def test_a_run_is_not_resumed_with_other_lists_or_options(tmp_path: Path, monkey
     for lists, config in ((TRAIN[:100], QUICK), (TRAIN, replace(QUICK, learning_rate=1e-4))):
         with pytest.raises(UsageError, match="other lists or options"):
             run_training(model, lists, VALID, config, checkpoints=tmp_path, resume=True, quiet=True)
-    with pytest.raises(DataError, match="no checkpoint"):
-        run_training(model, TRAIN, VALID, QUICK, checkpoints=tmp_path / "elsewhere", resume=True, quiet=True)
+
+
+def columned_lists(seed: int, **changes: Any) -> ItemLists:
+    """Clicked lists with a column of every kind, some of them changed."""
+    lists, rng = clicked_lists(60, seed), np.random.default_rng(seed)
+    columns: dict[str, Any] = {
+        "list_id": [f"q{q}" for q in lists.list_index],
+        "item_id": [f"i{item}" for item in lists.positions],
+        "price": rng.normal(size=lists.n_items),
+        "stars": np.where(rng.random(lists.n_items) < 0.3, np.nan, 1.0),
+        "city": rng.choice(["Oslo", "Rome", "Lima"], lists.n_items),
+        "hour": rng.integers(0, 24, len(lists))[lists.list_index].astype(float),
+        "device": rng.choice(["phone", "desk"], len(lists))[lists.list_index],
+        "label": lists.labels,
+    }
+    roles = {"context": ["hour", "device"], "categorical": ["item_id", "city", "device"]}
+    for name, change in changes.items():
+        (roles if name in roles else columns)[name] = change((roles if name in roles else columns)[name])
+    return from_table(pa.table(columns), **roles)
+
+
+def one_other(values: Any) -> Any:
+    """Swap two values that differ: every vocabulary and every mean stays as it was."""
+    values = list(values)
+    other = next(i for i, value in enumerate(values) if value != values[0])
+    values[0], values[other] = values[other], values[0]
+    return values
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "a category": {"city": one_other},
+    "a new category": {"city": lambda values: ["Bonn"] * 9 + list(values)[9:]},
+    "an item id": {"item_id": lambda values: ["other", *values[1:]]},
+    "a missing value": {
+        "stars": lambda values: np.where(np.arange(len(values)) == np.isnan(values).argmax(), 1.0, values)
+    },
+    "context, a number": {"hour": lambda values: (values + 1) % 24},
+    "context, a text": {"device": lambda values: np.where(values == "desk", "phone", "desk")},
+    "the kind of a column": {"categorical": lambda names: [*names, "price"]},
+    "no category": {"categorical": lambda names: names[1:]},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("part", ["train", "valid"])
+def test_a_run_is_not_resumed_with_other_values_of_any_column(
+    part: str, change: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, valid = columned_lists(1), columned_lists(2)
+    reranker = Reranker(hidden=8, epochs=1).fit(train, valid, checkpoints=tmp_path, quiet=True)
+    assert Reranker(hidden=8, epochs=1).run_id(columned_lists(1), columned_lists(2)) == reranker.history_.run_id
+    is_role = "categorical" in change  # which validation lists share with the training lists
+    others = (
+        columned_lists(1, **change) if part == "train" or is_role else train,
+        columned_lists(2, **change) if part == "valid" or is_role else valid,
+    )
+    monkeypatch.setattr(Objective, "__call__", lambda *_: pytest.fail("the run went on"))
+    with pytest.raises(UsageError, match="other lists or options"):
+        Reranker(hidden=8, epochs=1).fit(*others, checkpoints=tmp_path, resume=True, quiet=True)
+
+
+def test_without_a_checkpoint_that_can_be_read_resuming_begins_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    straight = SlateModel.create(TRAIN, SMALL)
+    run_training(straight, TRAIN, VALID, QUICK, checkpoints=tmp_path / "straight", quiet=True)
+    (tmp_path / "damaged").mkdir()
+    for step in (900, 901):  # more than the run has
+        (tmp_path / "damaged" / f"step-{step:09d}.checkpoint").write_bytes(b"nothing")
+    for name in ("nowhere", "damaged"):
+        model = SlateModel.create(TRAIN, SMALL)
+        run_training(model, TRAIN, VALID, QUICK, checkpoints=tmp_path / name, resume=True)
+        assert weights(model) == weights(straight)
+        assert "the run begins anew" in capsys.readouterr().err
+        assert sorted(os.listdir(tmp_path / name)) == sorted(os.listdir(tmp_path / "straight"))
 
 
 def test_a_loss_that_is_not_a_number_names_the_lists() -> None:

@@ -2,12 +2,15 @@
 
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -317,6 +320,52 @@ def test_the_library_is_compiled_once(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))
     assert uncached_library() is not None
     assert library.stat().st_mtime_ns == made
+
+
+STRANGER = 54321
+UNSAFE = {
+    "a folder that all can write": lambda folder, library: folder.chmod(0o777),
+    "a folder that a group can write": lambda folder, library: folder.chmod(0o770),
+    "a folder of somebody else": lambda folder, library: os.chown(folder, STRANGER, -1),
+    "a library that all can write": lambda folder, library: library.chmod(0o666),
+    "a library that a group can write": lambda folder, library: library.chmod(0o660),
+    "a library of somebody else": lambda folder, library: os.chown(library, STRANGER, -1),
+}
+
+
+@pytest.mark.parametrize("spoil", UNSAFE.values(), ids=UNSAFE)
+def test_code_that_others_could_have_written_is_not_loaded(
+    spoil: Callable[[Path, Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    if "native" not in KERNELS:
+        pytest.skip("no C compiler")
+    folder, spare = tmp_path / "cache" / "seq2slate", tmp_path / "spare"
+    spare.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(spare))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    before = os.umask(0o002)  # as where every user has a group
+    try:
+        assert uncached_library() is not None
+        assert uncached_library() is not None
+    finally:
+        os.umask(before)
+    assert not caplog.records, "what it wrote itself is safe"
+    (library,) = folder.iterdir()
+    source = tmp_path / "evil.c"
+    source.write_text(
+        f'#include <stdio.h>\n__attribute__((constructor)) void run(void) {{ fclose(fopen("{tmp_path}/ran", "w")); }}'
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    try:
+        spoil(folder, library)
+    except PermissionError:
+        pytest.skip("only the administrator gives files away")
+    loaded = uncached_library()
+    assert not (tmp_path / "ran").exists(), "code of somebody else was run"
+    assert loaded.place_list is not None  # type: ignore[attr-defined]
+    assert len(caplog.records) == 1
+    assert re.search("others|another user", caplog.text)
+    assert not list(spare.iterdir()), "the folder for this process is gone"
 
 
 def test_without_a_working_compiler_there_is_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """API keys."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,28 @@ def test_wrong_files_and_ids_are_refused(tmp_path: Path) -> None:
     file.write_text("[]")
     with pytest.raises(UsageError, match="no key 'zz'"):
         revoke_key(file, "zz")
+
+
+def test_six_processes_that_add_keys_at_once_lose_none(tmp_path: Path) -> None:
+    file, start = tmp_path / "keys.json", tmp_path / "start"
+    code = (
+        "import sys, time; from pathlib import Path; from seq2slate.serving.keys import add_key, revoke_key\n"
+        "print('ready', flush=True)\n"
+        f"while not Path({str(start)!r}).exists(): time.sleep(0.001)\n"
+        "for n in range(10):\n"
+        f"    spare = add_key({str(file)!r}, 'serve', 'spare')\n"
+        f"    print(add_key({str(file)!r}, 'serve').partition('.')[0])\n"
+        f"    revoke_key({str(file)!r}, spare.partition('.')[0])\n"
+    )
+    processes = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(6)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    start.touch()
+    added = [line for process in processes for line in process.communicate(timeout=60)[0].split()]
+    assert [process.returncode for process in processes] == [0] * 6
+    assert len(added) == 60
+    assert sorted(key.id for key in read_keys(file)) == sorted(added)
 
 
 def test_the_commands(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,20 @@ def test_saving_again_replaces_the_folder_and_leaves_nothing_else(lists: ItemLis
     RidgeRanker().fit(lists[:5]).save(folder)
     assert os.listdir(folder.parent) == ["ridge"]
     assert load(folder)
+
+
+@pytest.mark.parametrize(("mask", "of_files", "of_folder"), [(0o022, 0o644, 0o755), (0o027, 0o640, 0o750)])
+def test_others_may_read_every_file_as_the_umask_says(
+    lists: ItemLists, tmp_path: Path, mask: int, of_files: int, of_folder: int
+) -> None:
+    before = os.umask(mask)
+    try:
+        RidgeRanker().fit(lists).save(tmp_path / "ridge")
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "ridge").iterdir()}
+    assert modes == dict.fromkeys(["config.json", "features.json", "weights.safetensors"], of_files)
+    assert stat.S_IMODE((tmp_path / "ridge").stat().st_mode) == of_folder
 
 
 def test_saving_does_not_touch_a_folder_of_something_else(lists: ItemLists, tmp_path: Path) -> None:

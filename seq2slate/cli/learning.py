@@ -40,7 +40,7 @@ from seq2slate.data.lists import ItemLists, Split
 from seq2slate.data.ranker import Ranker, reorder_lists
 from seq2slate.data.roles import Columns, as_columns
 from seq2slate.data.summary import summarise
-from seq2slate.errors import TrainingInterruptedError, UsageError
+from seq2slate.errors import Seq2SlateError, TrainingInterruptedError, UsageError
 from seq2slate.estimator import ESTIMATORS, NETWORK_PRESETS, Estimator, Slate, estimator_class, load, make_estimator
 from seq2slate.evaluation.evaluate import evaluate as evaluate_rankers
 from seq2slate.metrics import DEFAULT_MEASURES, Measure, NoPositives
@@ -251,7 +251,10 @@ def train(
             min=1, help="Threads of PyTorch and the C kernels; OMP_NUM_THREADS, or all cores up to 4, if not given."
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with this run: begin it, continue it, or keep its model if it has ended."),
+    ] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard scalars.")] = None,
     *,
     columns: Columns,
@@ -306,6 +309,10 @@ def _train_reranker(
 
     assert isinstance(estimator, Reranker), "an estimator of the kind seq2slate is a Reranker"
     checkpoints = out.with_name(f"{out.name}.checkpoints")
+    if resume and _run_id(out) == estimator.run_id(lists, valid):
+        shutil.rmtree(checkpoints, ignore_errors=True)
+        typer.echo(f"{out}: the model of this run, which has ended; there is nothing to resume")
+        return
     callbacks = [] if tensorboard is None else [TensorBoardCallback(tensorboard)]
     try:
         estimator.fit(lists, valid, checkpoints=checkpoints, resume=resume, callbacks=callbacks)
@@ -315,6 +322,14 @@ def _train_reranker(
     estimator.save(out)
     shutil.rmtree(checkpoints, ignore_errors=True)
     typer.echo(f"{out}: {estimator.name}, trained on {len(lists):,} lists")
+
+
+def _run_id(folder: Path) -> str | None:
+    """Return the identity of the run that a saved network comes from; None if there is no network to be opened."""
+    try:
+        return load(folder).history_.run_id
+    except Seq2SlateError:
+        return None
 
 
 @app.command()

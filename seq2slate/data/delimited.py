@@ -111,7 +111,7 @@ def _read_text(path: AnyPath) -> Any:
                     strings_can_be_null=True,
                     quoted_strings_can_be_null=False,
                 ),
-            ).combine_chunks()
+            )
     except pa.ArrowException as error:
         for line, fields in _python_rows(path, delimiter):
             if len(fields) != len(names):

@@ -355,18 +355,18 @@ class FeatureTransform:
         _chosen(of_list, self.context_categorical, "context")
         self.context.check(self._context_numbers(of_list, 1), _nth_list)
 
-    def out_of_vocabulary_share(self, lists: ItemLists) -> dict[str, float]:
-        """Return the share of code 0 by categorical column: unseen in training, rare there, or missing.
-
-        The columns of items come first, then those of lists, as "context <name>". Without values the share is 0.
-        """
+    def codes(self, lists: ItemLists) -> dict[str, Codes]:
+        """Return the codes of each categorical column: those of items (T,), then "context <name>" of lists (Q,)."""
         self._check_context(lists.context)
         of_items = self.with_item_ids(lists.categorical, lists.item_ids)
-        columns = _codes(self.categorical, of_items, "categorical") | {
+        return _codes(self.categorical, of_items, "categorical") | {
             f"context {name}": codes
             for name, codes in _codes(self.context_categorical, lists.context, "context").items()
         }
-        return {name: float((codes == 0).mean()) if len(codes) else 0.0 for name, codes in columns.items()}
+
+    def out_of_vocabulary_share(self, lists: ItemLists) -> dict[str, float]:
+        """Return the share of code 0 by column of `codes`: unseen in training, rare there, or missing; 0 if empty."""
+        return {name: float((codes == 0).mean()) if len(codes) else 0.0 for name, codes in self.codes(lists).items()}
 
     def _encode(
         self,

@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from seq2slate.atomic import atomic_path
+from seq2slate.atomic import atomic_path, locked
 from seq2slate.errors import DataError, UsageError
 
 KeyScope = Literal["serve", "admin"]
@@ -57,19 +57,20 @@ def add_key(path: str | os.PathLike[str], scope: KeyScope, note: str = "") -> st
         The key, which is stored nowhere.
     """
     text = f"{secrets.token_hex(4)}.{secrets.token_urlsafe(32)}"
-    keys = read_keys(path) if Path(path).exists() else []
     new = Key(text.partition(".")[0], scope, _digest(text), time.time(), note)
-    _write(path, [*keys, new])
+    with locked(path):
+        _write(path, [*(read_keys(path) if Path(path).exists() else []), new])
     return text
 
 
 def revoke_key(path: str | os.PathLike[str], key_id: str) -> None:
     """Remove a key from the file, by its id."""
-    keys = read_keys(path)
-    left = [key for key in keys if key.id != key_id]
-    if len(left) == len(keys):
-        raise UsageError(f"{path}: there is no key {key_id!r}")
-    _write(path, left)
+    with locked(path):
+        keys = read_keys(path)
+        left = [key for key in keys if key.id != key_id]
+        if len(left) == len(keys):
+            raise UsageError(f"{path}: there is no key {key_id!r}")
+        _write(path, left)
 
 
 class KeyRing:

@@ -74,6 +74,8 @@ class History:
     """The validation measure."""
     base: float = math.nan
     """The measure of the base order, on the validation lists."""
+    run_id: str = ""
+    """The identity of the run: another run that has it ends with the same weights."""
 
     @property
     def best(self) -> float:
@@ -144,7 +146,8 @@ def run_training(
         config: How to train.
         checkpoints: Folder for checkpoints, from which the run can be resumed after Ctrl-C or a crash. It stays when
             the run has ended, so that a model that could not be saved is not lost.
-        resume: Go on from the newest checkpoint; the run must have the same lists and options.
+        resume: Go on from the newest checkpoint; the run must have the same lists and options. Without a checkpoint
+            that can be read the run begins anew.
         callbacks: Called after every step and epoch, see `training.callbacks`.
         quiet: Print nothing.
 
@@ -190,7 +193,7 @@ class _Run:
         self.generator = torch.Generator(model.device).manual_seed(config.seed)
         self.progress = Progress()
         self.best_weights: dict[str, Tensor] = {}
-        self.identity = _identity(config, model, train, valid)
+        self.identity = run_identity(model, train, valid, config)
         self.inputs = None if config.max_items else InputLists.of(self.train_lists, model.transform)
         self.epoch_batches = 1
         self.saved_at = time.monotonic()
@@ -206,7 +209,7 @@ class _Run:
             self.network.load_state_dict(self.best_weights)
             self.network.eval()
             progress = self.progress
-            history = History(progress.history, progress.best_epoch, self.config.measure, self.base)
+            history = History(progress.history, progress.best_epoch, self.config.measure, self.base, self.identity)
             self.watch.say(str(history))
             if warning := advice(history, self.config, len(self.train_lists)):
                 self.watch.say(warning)
@@ -330,14 +333,15 @@ class _Run:
         self.saved_at = time.monotonic()
 
     def resume(self) -> None:
-        """Go on from the newest checkpoint that is whole."""
+        """Go on from the newest checkpoint that is whole; without one there is nothing to do."""
         if self.folder is None:
             raise UsageError("a run can be resumed only from a checkpoint folder")
         found, complaints = latest_checkpoint(self.folder)
         for complaint in complaints:
             self.watch.say(f"{complaint}; trying the one before it")
         if found is None:
-            raise DataError(f"{self.folder} holds no checkpoint that can be read: begin anew without --resume")
+            self.watch.say(f"{self.folder} holds no checkpoint that can be read: the run begins anew")
+            return
         if found.values.get("format") != FORMAT:
             raise DataError(f"{self.folder} was written by another version of seq2slate: remove it and train anew")
         if found.values["identity"] != self.identity:
@@ -372,12 +376,24 @@ def _epoch_seed(seed: int, epoch: int) -> int:
     return int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])
 
 
-def _identity(config: TrainingConfig, model: SlateModel, *parts: ItemLists) -> str:
-    """Return what must be the same for a run to be resumed: its options, its network and its lists."""
-    digest = hashlib.sha256(json.dumps([asdict(config), asdict(model.network.config)]).encode())
-    for lists in parts:
+def run_identity(model: SlateModel, train: ItemLists, valid: ItemLists, config: TrainingConfig) -> str:
+    """Return a digest of all that decides how a run ends: options, roles of columns, and what the network reads.
+
+    Args:
+        model: The untrained model.
+        train: Training lists.
+        valid: Validation lists.
+        config: How to train.
+
+    """
+    roles = None if train.roles is None else train.roles.for_prediction().to_dict()
+    about = [asdict(config), asdict(model.network.config), roles, model.transform.to_json()]
+    digest = hashlib.sha256(json.dumps(about).encode())
+    for lists in (train, valid):
         assert lists.labels is not None, "both parts have labels"
-        for array in (lists.offsets, lists.labels, lists.features):
+        numbers = model.transform.raw_features(lists), model.transform.raw_context(lists)
+        for array in (lists.offsets, lists.labels, *numbers, *model.transform.codes(lists).values()):
+            digest.update(repr((array.dtype, array.shape)).encode())
             digest.update(array.data)  # as it lies: a copy of all features would be large
     return digest.hexdigest()
 
@@ -423,13 +439,15 @@ class Checkpoint:
     """Anything that JSON can hold."""
 
     def save(self, folder: Path) -> Path:
-        """Write the file, and keep the one before it in case this one is ever damaged; older ones go."""
+        """Write the file, and keep the one before it in case this one is ever damaged; all others go."""
         payload = save(self.tensors, metadata={"step": str(self.step), "values": json.dumps(self.values)})
         path = folder / f"step-{self.step:09d}.checkpoint"
         with atomic_path(path) as partial:
             partial.write_bytes(payload + hashlib.sha256(payload).digest())
-        for old in sorted(folder.glob(_PATTERN))[:-2]:
-            old.unlink()
+        found = sorted(folder.glob(_PATTERN))
+        place = found.index(path)
+        for other in (*found[: max(0, place - 1)], *found[place + 1 :]):  # a later one was damaged: resume skipped it
+            other.unlink()
         return path
 
 

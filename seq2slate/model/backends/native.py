@@ -1,17 +1,20 @@
 """The kernels in C, compiled once with the machine's own compiler; there are none where that cannot be done.
 
 The library lies in the user's cache folder under a name made of the source, the flags and the processor, so that
-another version or another machine never loads it by mistake. Set `SEQ2SLATE_NATIVE=0` to do without.
+another version or another machine never loads it by mistake. It runs with the rights of the user, so a folder or
+library that others own or can write to is not loaded. Set `SEQ2SLATE_NATIVE=0` to do without.
 """
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import os
 import platform
 import shutil
 import subprocess
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,6 +58,9 @@ _SIGNATURES = {
     "lstm_decode": [_POINTER] * 3,
     "place_list": [_POINTER, _POINTER, _INTEGER, _INTEGER, ctypes.c_int, _NUMBER] + [_POINTER] * 4,
 }
+
+
+_logger = logging.getLogger("seq2slate.model")
 
 
 class CLstm(ctypes.Structure):
@@ -200,7 +206,7 @@ def native_library() -> ctypes.CDLL | None:
         return None
     for wishes in _WISHES:
         try:
-            return ctypes.CDLL(str(_compiled(compiler, wishes)))
+            return _loaded(compiler, wishes)
         except (OSError, RuntimeError, subprocess.SubprocessError):  # RuntimeError: there is no home folder
             continue
     return None
@@ -227,12 +233,36 @@ def _scipy_gemm_address() -> int | None:
     return address
 
 
-def _compiled(compiler: str, wishes: tuple[str, ...]) -> Path:
-    target = _cache_folder() / f"native-{_fingerprint(compiler, wishes)}.so"
-    if not target.exists():
-        with atomic_path(target) as partial:
-            command = [compiler, *_FLAGS, *wishes, *map(str, _SOURCES), "-lm", "-o", str(partial)]
-            subprocess.run(command, check=True, capture_output=True, timeout=120)
+def _loaded(compiler: str, wishes: tuple[str, ...]) -> ctypes.CDLL:
+    """Return the library from the cache folder, or from a folder for this process alone if others can write there."""
+    folder, name = _cache_folder(), f"native-{_fingerprint(compiler, wishes)}.so"
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if danger := _danger(folder):
+        _logger.warning("%s, so the C kernels are compiled for this process alone", danger)
+        with tempfile.TemporaryDirectory(prefix="seq2slate-") as private:
+            return ctypes.CDLL(str(_compiled(Path(private) / name, compiler, wishes)))
+    target = folder / name
+    if danger := _danger(target):
+        _logger.warning("%s, so the C kernels are compiled again", danger)
+        target.unlink(missing_ok=True)
+    return ctypes.CDLL(str(target if target.exists() else _compiled(target, compiler, wishes)))
+
+
+def _danger(path: Path) -> str | None:
+    """Say why somebody else could have put code here; None if nobody could, or there is nothing."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    if found.st_uid not in (os.geteuid(), 0):  # the administrator can do anything anyway
+        return f"{path} belongs to another user (number {found.st_uid})"
+    return f"{path} can be written by others (chmod go-w)" if found.st_mode & 0o022 else None
+
+
+def _compiled(target: Path, compiler: str, wishes: tuple[str, ...]) -> Path:
+    with atomic_path(target, mode=0o644) as partial:
+        command = [compiler, *_FLAGS, *wishes, *map(str, _SOURCES), "-lm", "-o", str(partial)]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
     return target
 
 
