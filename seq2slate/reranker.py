@@ -103,14 +103,8 @@ class Reranker(Estimator):
             The re-ranker itself.
 
         """
-<<<<<<< HEAD
         train_lists, valid_lists = self._training_lists(train, valid, group=group, quiet=quiet)
-        network, training = self.config
-        model = SlateModel.create(train_lists, network, seed=training.seed, missing=training.missing).to(self.device)
-=======
-        train_lists, valid_lists = self._training_lists(train, valid, quiet=quiet)
         model = self._untrained(train_lists)
->>>>>>> h14a
         self.history_ = run_training(
             model,
             train_lists,
@@ -128,7 +122,7 @@ class Reranker(Estimator):
     def run_id(self, train: Any, valid: Any | None = None) -> str:
         """Return the identity of the run that `fit` makes of these lists: `history_.run_id` of a model that it made."""
         other = Reranker(**self.get_params())  # what this one has learned stays
-        train_lists, valid_lists = other._training_lists(train, valid, quiet=True)
+        train_lists, valid_lists = other._training_lists(train, valid, group=None, quiet=True)
         return run_identity(other._untrained(train_lists), train_lists, valid_lists, other.config.training)
 
     def _untrained(self, train: ItemLists) -> SlateModel:
