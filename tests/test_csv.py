@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 
 from seq2slate.data.delimited import read_csv, write_csv
 from seq2slate.data.files import read, write
+from seq2slate.data.inputs import as_lists
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.roles import Columns
 from seq2slate.errors import DataError, DataWarning
@@ -78,6 +80,33 @@ def test_ids_are_not_damaged(tmp_path: Path) -> None:
     lists = read(path, categorical="brand")
     assert lists.categorical["brand"].to_pylist() == ["3.10", "3.1"], "declared categories are text as it stands"
     assert lists.original_item_ids().to_pylist() == [7, 8]
+
+
+def test_categories_are_spelled_alike_in_every_format(tmp_path: Path) -> None:
+    """A missing value makes floats of the integers of pandas, which writes these and booleans in its own way."""
+    df = pd.DataFrame({"list_id": [1] * 4, "item_id": [1, 2, 3, 4], "kind": [3, None, 7, -1], "size": [0.5, 1, 2, 3]})
+    df = df.assign(flag=pd.Series([True, None, False, True], dtype=object))
+    df.to_csv(tmp_path / "a.csv", index=False)
+    df.to_parquet(tmp_path / "a.parquet")
+    lists = {name: values.tolist() for name, values in df.drop(columns="list_id").astype(object).items()}
+    lists["kind"][1] = None
+    (tmp_path / "a.jsonl").write_text(json.dumps({"list_id": 1, **lists}))
+    names = ["kind", "size", "flag"]
+    for source in (df, *(tmp_path / f"a.{suffix}" for suffix in ("csv", "parquet", "jsonl"))):
+        found = as_lists(source, Columns(categorical=names))
+        assert {name: found.categorical[name].to_pylist() for name in names} == {
+            "kind": ["3", None, "7", "-1"],
+            "size": ["0.5", "1", "2", "3"],
+            "flag": ["true", None, "false", "true"],
+        }, source
+
+
+def test_ids_that_are_categories_too_keep_their_type(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("list_id,item_id,price\n7,14,1\n7,15,2\n")
+    lists = read(tmp_path / "a.csv", categorical="item_id", context="list_id")
+    assert lists.original_item_ids().to_pylist() == [14, 15]
+    assert lists.original_list_ids().to_pylist() == [7]
+    assert lists.categorical["item_id"].to_pylist() == ["14", "15"]
 
 
 def test_values_have_the_types_that_they_look_like(tmp_path: Path) -> None:

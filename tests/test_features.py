@@ -16,8 +16,8 @@ from hypothesis.extra.numpy import arrays
 from sklearn.impute import SimpleImputer
 
 from seq2slate.data import features as features_module
-from seq2slate.data.features import CLIP, TRANSFORM_FORMAT, EncodedLists, FeatureTransform, Scaling
-from seq2slate.data.lists import ItemLists
+from seq2slate.data.features import CLIP, TRANSFORM_FORMAT, EncodedLists, FeatureTransform, Scaling, Vocabulary
+from seq2slate.data.lists import ItemLists, as_strings
 from seq2slate.errors import DataError, UsageError
 
 finite32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -246,6 +246,13 @@ def test_codes_count_from_one_and_code_zero_is_out_of_vocabulary() -> None:
     assert encoded.categorical["city"].tolist() == [1, 0, 1, 0]
     assert encoded.categorical["city"].dtype == np.int32
     assert encoded.context_categorical["device"].tolist() == [1, 1, 0]
+
+
+def test_a_value_has_one_code_however_it_is_spelled() -> None:
+    vocabulary = Vocabulary.fit(as_strings(["3.0", "3", "True", "3.10", "true", "3.0"]), min_count=2)
+    assert vocabulary.values == ("3", "true")
+    assert vocabulary.encode(as_strings(["3", "3.0", "TRUE", "3.10", None])).tolist() == [1, 1, 2, 0, 0]
+    assert Vocabulary(("3.0", "x", "3")).encode(as_strings(["3", "3.0", "x"])).tolist() == [1, 1, 2], "an older model"
 
 
 def test_an_unseen_value_is_no_error() -> None:

@@ -1,8 +1,8 @@
 """CSV and TSV, plain or gzip: one row per item, with the columns of `seq2slate.data.tables`.
 
 Every column is read as text first. It becomes numbers or timestamps if all of its values do; codes with leading zeros
-("007") stay text, and so do columns that are declared categorical. Ids become integers only if nothing is lost. An
-empty field is missing, and so are NA and NaN among numbers.
+("007") stay text, and so do columns that are declared categorical, in the spelling that they have in a DataFrame. Ids
+become integers only if nothing is lost. An empty field is missing, and so are NA and NaN among numbers.
 
 A text file cannot say which columns are context or categorical. Where it matters, `NAME.columns.toml` beside the file
 does, and is written with it.
@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from seq2slate.atomic import atomic_path
-from seq2slate.data.columns import TEXT_PER_LIST
+from seq2slate.data.columns import TEXT_PER_LIST, spell_categories
 from seq2slate.data.layouts import table_slices
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.roles import Columns, roles_file
@@ -55,9 +55,7 @@ def read_csv(path: AnyPath, columns: Columns | None = None, *, labelled: bool = 
     """
     asked = columns or Columns()
     text = _read_text(path)
-    ids = (asked.item_id, *asked.list_id_columns, *TEXT_PER_LIST)
-    values = {name: _id_values(text[name]) if name in ids else _values(text[name]) for name in text.column_names}
-    table = pa.table(values | {name: text[name] for name in asked.categorical if name in text.column_names})
+    table = pa.table({name: _converted(text[name].combine_chunks(), name, asked) for name in text.column_names})
     return table_with_rows(table, asked, source=str(path), labelled=labelled, place=partial(_line_of, path))[0]
 
 
@@ -111,7 +109,7 @@ def _read_text(path: AnyPath) -> Any:
                     strings_can_be_null=True,
                     quoted_strings_can_be_null=False,
                 ),
-            ).combine_chunks()
+            )
     except pa.ArrowException as error:
         for line, fields in _python_rows(path, delimiter):
             if len(fields) != len(names):
@@ -164,6 +162,12 @@ def _line_of(path: AnyPath, row: int) -> str:
 
 
 # From text to values
+
+
+def _converted(text: Any, name: str, columns: Columns) -> Any:
+    if name in (columns.item_id, *columns.list_id_columns, *TEXT_PER_LIST):
+        return _id_values(text)
+    return spell_categories(text) if name in columns.categorical else _values(text)
 
 
 def _id_values(text: Any) -> Any:

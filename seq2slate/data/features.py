@@ -14,7 +14,8 @@ covers the columns of items and those of whole lists (context).
   without an indicator. With `missing="refuse"` a missing number is an error instead. Infinite ones always are.
 - A **categorical** column becomes integer codes: the known values count from 1, the most frequent first. Code 0 is out
   of vocabulary: missing, unseen, or fewer than `min_count` times in training, so that its embedding is learned from
-  rare values and holds for them. A column without a single frequent value stays, with code 0 everywhere.
+  rare values and holds for them. A column without a single frequent value stays, with code 0 everywhere. "3.0" and "3"
+  are one value, and so are "True" and "true": CSV, DataFrames and requests spell them differently.
 
 Columns are found by their names, in any order. Those that were not there in training are ignored; one that was there
 and is missing now is an error, but for the categorical column `item_id`, which is made from the ids of the items.
@@ -37,6 +38,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seq2slate.atomic import atomic_path
+from seq2slate.data.columns import spell_categories, spell_category
 from seq2slate.data.letor import COMMENT
 from seq2slate.data.lists import (
     ITEM_ID,
@@ -179,6 +181,8 @@ class Vocabulary:
     >>> vocabulary = Vocabulary.fit(as_strings(["b", "a", "b", None, "a", "b", "c"]), min_count=2)
     >>> vocabulary.values, vocabulary.encode(as_strings(["a", "b", "c", "new", None])).tolist()
     (('b', 'a'), [2, 1, 0, 0, 0])
+
+    Values are compared in the spelling of `seq2slate.data.columns.spell_category`.
     """
 
     values: tuple[str, ...]
@@ -187,14 +191,17 @@ class Vocabulary:
     @classmethod
     def fit(cls, column: Strings, min_count: int) -> Vocabulary:
         """Keep the values with at least `min_count` occurrences, by frequency and then alphabetically."""
-        counts = pa.Table.from_struct_array(pc.value_counts(column.drop_null()))
+        counts = pa.Table.from_struct_array(pc.value_counts(spell_categories(column.drop_null())))
         counts = counts.filter(pc.greater_equal(counts["counts"], min_count))
         ordered = counts.sort_by([("counts", "descending"), ("values", "ascending")])
         return cls(tuple(ordered["values"].to_pylist()))
 
     @cached_property
     def _codes(self) -> dict[str, int]:
-        return {value: code for code, value in enumerate(self.values, start=1)}
+        codes: dict[str, int] = {}
+        for code, value in enumerate(self.values, start=1):
+            codes.setdefault(spell_category(value), code)
+        return codes
 
     @property
     def n_codes(self) -> int:
@@ -205,7 +212,7 @@ class Vocabulary:
         """Return the code of every entry; each distinct value is looked up once."""
         encoded = column.dictionary_encode()
         distinct = encoded.dictionary.to_pylist()
-        of_distinct = np.array([*(self._codes.get(value, 0) for value in distinct), 0], dtype=np.int32)
+        of_distinct = np.array([*(self._codes.get(spell_category(value), 0) for value in distinct), 0], dtype=np.int32)
         codes: Codes = of_distinct[encoded.indices.fill_null(len(distinct)).to_numpy()]
         return codes
 
