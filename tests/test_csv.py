@@ -69,6 +69,26 @@ def test_plain_lists_need_no_file_of_roles(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["lists.csv"]
 
 
+def test_a_file_of_roles_does_not_outlive_what_it_describes(tmp_path: Path) -> None:
+    write_csv(ItemLists([[1]], [0, 1], categorical={"brand": ["a"]}), tmp_path / "lists.csv")
+    write_csv(ItemLists([[1], [2]], [0, 2], labels=[0, 1]), tmp_path / "lists.csv")
+    assert read(tmp_path / "lists.csv").features[:, 0].tolist() == [1, 2]
+
+
+def test_a_column_that_is_empty_in_one_of_several_files_has_the_type_of_the_others(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("list_id,item_id,price,size,hour\na,x,,1,\n")
+    (tmp_path / "b.csv").write_text("list_id,item_id,price,size,hour\nb,x,2.5,,9\nb,y,3,,9\n")
+    lists = read(tmp_path / "*.csv", context="hour")
+    assert sorted(lists.feature_names) == ["price", "size"]
+    prices, sizes = (lists.features[:, lists.feature_names.index(name)] for name in ("price", "size"))
+    np.testing.assert_array_equal(prices, np.float32([np.nan, 2.5, 3]))
+    np.testing.assert_array_equal(sizes, np.float32([1, np.nan, np.nan]))
+    np.testing.assert_array_equal(lists.context["hour"], [np.nan, 9])
+    assert lists.categorical == {}
+    assert lists.roles is not None
+    assert [lists.roles.role_of(name) for name in ("price", "size", "hour")] == ["feature", "feature", "context"]
+
+
 def test_ids_are_not_damaged(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("list_id,item_id,sku\n0001,007,00501\n0001,8,00502\n2e3,12345678901234567890,00503\n")
@@ -136,6 +156,12 @@ def test_delimiters_line_ends_and_byte_order_marks(tmp_path: Path, delimiter: st
     (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.encode())
     lists = read(tmp_path / name)
     assert (lists.lengths.tolist(), lists.features[:, 0].tolist()) == ([2, 1], [1.5, 2.5, 3])
+
+
+@pytest.mark.parametrize("header", ['list_id;item_id;"price, EUR, net, VAT"', "list_id;item_id;price,EUR"])
+def test_a_comma_in_a_name_is_no_delimiter(tmp_path: Path, header: str) -> None:
+    (tmp_path / "a.csv").write_text(header + "\na;x;1\na;y;2\n")
+    assert read(tmp_path / "a.csv").features[:, 0].tolist() == [1, 2]
 
 
 def test_what_pandas_writes_is_read_with_and_without_its_index(tmp_path: Path) -> None:
