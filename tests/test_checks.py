@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from seq2slate import click_model, make_synthetic_lists, simulate_clicks
-from seq2slate.data.checks import find_problems
+from seq2slate.data.checks import LOG_CHANCE, find_problems
 from seq2slate.data.lists import ItemLists
 
 RNG = np.random.default_rng(0)
@@ -39,6 +39,43 @@ def test_a_column_that_gives_the_label_away_is_a_leak(column: np.ndarray, how: s
     assert problem == (
         f"column 'suspect' {how} the label: a leak, unless it is known before the list is shown; leave it out (ignore=)"
     )
+
+
+BOUGHT = CLICKS * (RNG.random(len(CLICKS)) < 0.5)
+
+
+@pytest.mark.parametrize(
+    ("column", "how"),
+    [
+        (np.where(CLICKS > 0, RNG.exponential(size=len(CLICKS)), 0), "determines the label"),
+        (np.where(CLICKS > 0, RNG.exponential(size=len(CLICKS)), np.nan), "determines the label"),
+        (np.where(BOUGHT > 0, RNG.exponential(size=len(CLICKS)), np.nan), "implies a positive label"),
+        (BOUGHT, "implies a positive label"),
+    ],
+)
+def test_a_column_that_is_there_only_after_a_click_is_a_leak(column: np.ndarray, how: str) -> None:
+    (problem,) = find_problems(lists_with(column))
+    assert f"column 'suspect' {how}: a leak" in problem
+
+
+def test_that_few_unusual_values_are_positive_is_chance() -> None:
+    """m unusual values are all positive with probability p^m, which is a leak below exp(LOG_CHANCE)."""
+    enough = int(np.ceil(LOG_CHANCE / np.log(CLICKS.mean())))
+    for n_unusual, is_leak in ((enough - 1, False), (enough, True)):
+        column = np.zeros(len(CLICKS))
+        column[np.flatnonzero(CLICKS)[:n_unusual]] = 1
+        assert bool(find_problems(lists_with(column))) == is_leak
+    column[np.flatnonzero(CLICKS == 0)[0]] = 1
+    assert find_problems(lists_with(column)) == [], "one unusual value without a click"
+
+
+def test_the_search_for_leaks_reads_fewer_items_of_wide_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column that follows the label in the first items only is a leak if no others are read."""
+    half = np.where(np.arange(len(CLICKS)) < 150, CLICKS, 1 - CLICKS)
+    assert find_problems(lists_with(half)) == []
+    monkeypatch.setattr("seq2slate.data.checks.FEWEST_ITEMS", 150)
+    monkeypatch.setattr("seq2slate.data.checks.MOST_CELLS", 1)
+    assert len(find_problems(lists_with(half))) == 1
 
 
 def test_a_categorical_leak_is_named_too() -> None:

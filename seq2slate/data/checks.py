@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seq2slate.data.columns import is_list, is_text
-from seq2slate.data.lists import FloatArray, IntArray, ItemLists
+from seq2slate.data.lists import BoolArray, FloatArray, IntArray, ItemLists
 from seq2slate.data.plan import Plan
 
 SAMPLE = 20_000
@@ -42,6 +42,9 @@ _LARGEST_EXACT = 2**24
 
 MOST_ITEMS = 20_000
 """The search for leaks reads the first lists up to about so many items."""
+MOST_CELLS = 2_000_000
+"""It reads fewer items of tables with many columns: about so many values, but no fewer than `FEWEST_ITEMS` items."""
+FEWEST_ITEMS = 1000
 MOST_VALUES = 50
 """A column with more different values is not searched for values that always have the same label: items may repeat."""
 LOG_CHANCE = -20.0
@@ -206,8 +209,10 @@ def label_problems(lists: ItemLists) -> Iterator[str]:
 
 
 def find_leaks(lists: ItemLists) -> Iterator[str]:
-    """Yield the columns of items that equal the label, or determine it beyond chance."""
-    last = max(1, int(np.searchsorted(lists.offsets, MOST_ITEMS)))
+    """Yield the columns of items that equal the label, determine it, or imply a positive one, beyond chance."""
+    n_columns = lists.n_features + len(lists.categorical)
+    n_items = min(MOST_ITEMS, max(FEWEST_ITEMS, MOST_CELLS // max(1, n_columns)))
+    last = max(1, int(np.searchsorted(lists.offsets, n_items)))
     some = lists[:last]
     if some.labels is None or not some.n_items or some.labels.min() == some.labels.max():
         return
@@ -216,8 +221,7 @@ def find_leaks(lists: ItemLists) -> Iterator[str]:
     for name, values in columns.items():
         if how := _leak(values, some.labels):
             yield (
-                f"column {name!r} {how} the label: a leak, unless it is known before the list is shown; leave it out "
-                "(ignore=)"
+                f"column {name!r} {how}: a leak, unless it is known before the list is shown; leave it out (ignore=)"
             )
 
 
@@ -231,9 +235,12 @@ def _leak(values: Any, labels: FloatArray) -> str | None:
     chances = [_chance_of_order(values, codes, labels)] if is_number else []
     if codes.max() < MOST_VALUES:
         chances.append(_chance_of_agreement(codes, labels))
-    if min(chances, default=0.0) >= LOG_CHANCE:
+    if min(chances, default=0.0) < LOG_CHANCE:
+        return "equals the label" if is_number and np.array_equal(values, labels) else "determines the label"
+    unusual = codes != np.bincount(codes).argmax()
+    if _chance_of_positives(unusual, labels) >= LOG_CHANCE:
         return None
-    return "equals" if is_number and np.array_equal(values, labels) else "determines"
+    return "determines the label" if np.array_equal(unusual, labels > 0) else "implies a positive label"
 
 
 def _chance_of_order(values: npt.NDArray[Any], codes: IntArray, labels: FloatArray) -> float:
@@ -270,3 +277,15 @@ def _chance_of_agreement(codes: IntArray, labels: FloatArray) -> float:
     shares = np.log(counts / len(labels))
     of_size = (np.logaddexp.reduce(shares * size) if size > 1 else 0.0 for size in sizes)
     return float(sum(n * chance for n, chance in zip(times, of_size, strict=True)))
+
+
+def _chance_of_positives(unusual: BoolArray, labels: FloatArray) -> float:
+    """Return the log-probability that all unusual items are positive, if labels are random.
+
+    An item is unusual if its value is not the most frequent one, which may be NaN: the dwell time of a click, or a
+    purchase. That is m log p, with m unusual items and the share p of positive ones; 0 if any of them is not positive.
+    """
+    positive = labels > 0
+    if not unusual.any() or not positive[unusual].all():
+        return 0.0
+    return float(unusual.sum()) * log(positive.mean())
