@@ -65,6 +65,8 @@ CLIP = 10.0
 """Scaled values are clipped to so many standard deviations: a bounded effect of a broken value in serving."""
 TRANSFORM_FORMAT = 2
 """The version of the saved JSON; a newer one is refused. Version 1 has no indicators, and refuses missing numbers."""
+SAMPLE, FEWEST_VALUES = 10_000, 20
+"""How many values of a categorical column are looked up, and how few tell nothing, before it counts as unseen."""
 NOT_CATEGORIES = (COMMENT,)
 """Columns that are not used unless they are named: the comment at the end of a LETOR line is no category."""
 
@@ -301,7 +303,7 @@ class FeatureTransform:
             places |= dict.fromkeys(nulls, lists.n_features)
             features = np.column_stack([features, np.full(lists.n_items, np.nan, np.float32)])
         if absent := [name for name in names if name not in places]:
-            raise _absent_features(absent, names, lists.feature_names)
+            raise _absent_features(absent, names, lists)
         return np.take(features, [places[name] for name in names], axis=1)
 
     def raw_context(self, lists: ItemLists) -> FloatArray:
@@ -374,6 +376,26 @@ class FeatureTransform:
             for name, codes in _codes(self.context_categorical, lists.context, "context").items()
         }
         return {name: float((codes == 0).mean()) if len(codes) else 0.0 for name, codes in columns.items()}
+
+    def unseen_columns(self, lists: ItemLists) -> list[str]:
+        """Return the categorical columns without a single value that has a code: probably spelled in another way.
+
+        The names are those of `out_of_vocabulary_share`. The first `SAMPLE` values that are there are looked up, if
+        they are at least `FEWEST_VALUES`. A column that had no code in training, or is not there, is left out.
+        """
+        of_items = self.with_item_ids(lists.categorical, lists.item_ids)
+        found = {name: (words, of_items.get(name)) for name, words in self.categorical.items()}
+        found |= {
+            f"context {name}": (words, lists.context.get(name)) for name, words in self.context_categorical.items()
+        }
+        return [
+            name
+            for name, (vocabulary, column) in found.items()
+            if vocabulary.values
+            and isinstance(column, pa.Array)
+            and len(present := column.drop_null()[:SAMPLE]) >= FEWEST_VALUES
+            and not vocabulary.encode(present).any()
+        ]
 
     def _encode(
         self,
@@ -538,8 +560,13 @@ def _chosen(columns: Mapping[str, Any], names: Iterable[str], what: str) -> dict
     return chosen
 
 
-def _absent_features(absent: Sequence[str], expected: Sequence[str], present: Sequence[str]) -> DataError:
-    """Return the error for lists that lack feature columns of the training."""
+def _absent_features(absent: Sequence[str], expected: Sequence[str], lists: ItemLists) -> DataError:
+    """Return the error for lists that lack feature columns of the training, or have text in their place."""
+    present = lists.feature_names
+    if texts := [name for name in absent if name in lists.categorical]:
+        verb = "is" if len(texts) == 1 else "are"
+        cure = "convert it, for instance with pandas.to_numeric"
+        return DataError(f"{_named(texts)} {verb} text, and the training had numbers: {cure}")
     cure = "add them, or train without them"
     if all(tuple(names) == default_feature_names(len(names)) for names in (expected, present)):
         cure = (
