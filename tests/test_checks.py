@@ -1,9 +1,12 @@
 """Problems of labels and columns: each is found, with what to do, and sound data has none."""
 
+import warnings
+
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from seq2slate import click_model, make_synthetic_lists, simulate_clicks
+from seq2slate import click_model, from_table, make_synthetic_lists, simulate_clicks
 from seq2slate.data.checks import LOG_CHANCE, find_problems
 from seq2slate.data.lists import ItemLists
 
@@ -12,6 +15,38 @@ N_LISTS, LENGTH = 60, 5
 OFFSETS = np.arange(N_LISTS + 1) * LENGTH
 CLICKS = (RNG.random(N_LISTS * LENGTH) < 0.3).astype(float)
 NOISE = RNG.normal(size=(N_LISTS * LENGTH, 2))
+
+
+@pytest.mark.parametrize(
+    ("values", "note"),
+    [
+        (["38,19", "1.204,50", "7,5", "12,00"], "numbers with a decimal comma, such as '38,19'"),
+        (["12.50 EUR", "8 EUR", "1,200.00 EUR"], "numbers with a unit, such as '12.50 EUR'"),
+        (["€ 12", "€ 12,50", "€7"], "numbers with a unit, such as '€ 12'"),
+        (["12%", "3.5%", "7 %"], "numbers with a unit, such as '12%'"),
+        (["1.5 km", "12 km", "0.3 km"], "numbers with a unit, such as '1.5 km'"),
+        (["S", "M", "L"], ""),
+        (["10 cm", "12.5 cm", "500 ml"], ""),
+        (["42 EU", "43 EU", "10.5 US"], ""),
+        (["A12", "B7", "12C"], ""),
+        (["01234", "99501", "10115"], ""),
+        (["12.05.2024", "13.05.2024", "31.12.2023"], ""),
+        (["05/12/2024", "05/13/2024", "12/31/2023"], ""),
+        (["1.2.3", "1.10.0", "2.0.1"], ""),
+        (["1,2,3", "4", "2,7,9"], ""),
+        (["drama,comedy", "action", "action,drama"], ""),
+    ],
+)
+def test_numbers_as_they_are_written_in_a_shop_are_told_from_categories(values: list[str], note: str) -> None:
+    table = pa.table({"list_id": [1] * len(values), "item_id": [*range(len(values))], "text": values})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        roles = from_table(table).roles
+    assert roles is not None
+    assert next(use.note for use in roles.uses if use.name == "text") == note
+    assert [str(one.message).partition(" (")[0] for one in caught] == (
+        [f"column 'text' is taken for categories, but holds {note}; convert it to numbers"] if note else []
+    )
 
 
 def lists_with(column: np.ndarray | None = None, labels: np.ndarray = CLICKS, **categorical: list[str]) -> ItemLists:

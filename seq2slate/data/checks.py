@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seq2slate.data.columns import is_list, is_text
+from seq2slate.data.columns import LEADING_ZERO, MOMENT, is_list, is_text
 from seq2slate.data.lists import BoolArray, FloatArray, IntArray, ItemLists
 from seq2slate.data.plan import Plan
 
@@ -31,8 +31,10 @@ _ID_NAME = re.compile(rf"(?:{_OWNERS})s?(?:id|key|code|uid)")
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _NUMBER = r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
 _FRACTION = r"\.[0-9]*[1-9]|[eE]"
-_LEADING_ZERO = r"^[+-]?0[0-9]"
-_MOMENT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}|$)"
+_DECIMAL_COMMA = r"^\s*[+-]?([0-9]+|[0-9]{1,3}(\.[0-9]{3})+),[0-9]+\s*$"
+_UNIT = r"[€$£¥₹%]|EUR|USD|GBP|CHF|JPY|INR|CNY|SEK|NOK|DKK|PLN|CZK|AUD|CAD|kr|km|min|ms"
+_WITH_UNIT = rf"^\s*[+-]?({_UNIT})?\s*[+-]?[0-9]+([.,][0-9]+)*\s*({_UNIT})?\s*$"
+_NO_UNIT = r"^[0-9.,+\s-]*$"
 _MOSTLY = 0.9
 _FEWEST_NUMBERS = 3
 _FEWEST_CODES = 1000
@@ -147,16 +149,18 @@ def _numbers_among_text(name: str, values: Any) -> Trap | None:
     distinct = values.cast(pa.large_string()).unique()
     if len(distinct) < _FEWEST_NUMBERS:
         return None
-    if pc.all(pc.match_substring_regex(distinct, _MOMENT)).as_py():
+    if pc.all(pc.match_substring_regex(distinct, MOMENT)).as_py():
         return Trap(
             "times as text",
             f"column {name!r} is taken for categories, but holds times as text, such as {distinct[0].as_py()!r}; "
             f"declare time_parts=[{name!r}], categorical=[{name!r}] or ignore=[{name!r}] (--time-parts, "
             "--categorical, --ignore)",
         )
+    if (trap := _written_numbers(name, distinct)) is not None:
+        return trap
     is_number = pc.match_substring_regex(distinct, _NUMBER)
     share = pc.mean(is_number.cast(pa.float64())).as_py()
-    if share < _MOSTLY or pc.any(pc.match_substring_regex(distinct, _LEADING_ZERO)).as_py():
+    if share < _MOSTLY or pc.any(pc.match_substring_regex(distinct, LEADING_ZERO)).as_py():
         return None
     if share < 1:
         example = distinct.filter(pc.invert(is_number))[0].as_py()
@@ -171,6 +175,29 @@ def _numbers_among_text(name: str, values: Any) -> Trap | None:
         f"column {name!r} is taken for categories, but holds {note}; convert it to numbers (pandas.to_numeric), or "
         f"declare categorical=[{name!r}] or ignore=[{name!r}] (--categorical, --ignore)",
     )
+
+
+def _written_numbers(name: str, distinct: Any) -> Trap | None:
+    """Tell of numbers with a decimal comma, or with a currency or another unit.
+
+    Sizes ("10 cm", "500 ml"), codes, dates and versions are left alone: the units are those of prices, shares, distances
+    and durations.
+    """
+    for pattern, besides, what, cure in (
+        (_DECIMAL_COMMA, None, "a decimal comma", "replace the comma, as pandas.read_csv(decimal=',') does"),
+        (_WITH_UNIT, _NO_UNIT, "a unit", "remove the unit"),
+    ):
+        found = pc.match_substring_regex(distinct, pattern)
+        if besides is not None:
+            found = pc.and_not(found, pc.match_substring_regex(distinct, besides))
+        if pc.mean(found.cast(pa.float64())).as_py() >= _MOSTLY:
+            note = f"numbers with {what}, such as {distinct.filter(found)[0].as_py()!r}"
+            return Trap(
+                note,
+                f"column {name!r} is taken for categories, but holds {note}; convert it to numbers ({cure}), or "
+                f"declare categorical=[{name!r}] or ignore=[{name!r}] (--categorical, --ignore)",
+            )
+    return None
 
 
 # Labels and leaks

@@ -45,6 +45,10 @@ TEXT_PER_LIST = tuple(name for name, field in _PER_LIST.items() if field not in 
 _LARGEST = np.finfo(np.float32).max
 _LARGEST_WHOLE = 2.0**53
 """The largest number up to which float64 holds every whole number."""
+LEADING_ZERO = r"^[+-]?0[0-9]"
+"""Text that is a code and no number."""
+MOMENT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}|$)"
+"""Text that is a point in time."""
 _WHOLE_FLOAT = re.compile(r"-?(?:0|[1-9][0-9]*)\.0")
 _BOOLEANS = ("True", "False", "TRUE", "FALSE")
 _NUMBER_CHECKS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)

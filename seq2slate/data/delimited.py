@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from seq2slate.atomic import atomic_path
-from seq2slate.data.columns import TEXT_PER_LIST, spell_categories
+from seq2slate.data.columns import LEADING_ZERO, MOMENT, TEXT_PER_LIST, spell_categories
 from seq2slate.data.layouts import table_slices
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.roles import ColumnRoles, Columns, roles_file
@@ -37,9 +37,7 @@ from seq2slate.data.text import AnyPath, text_writer
 from seq2slate.errors import DataError
 
 _MISSING = ("NA", "N/A", "NaN", "nan", "null", "NULL", "None", "")
-_LEADING_ZERO = r"^[+-]?0[0-9]"
 _WHOLE = r"^[+-]?[0-9]+$"
-_TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _BLOCK_BYTES = 2**24
 _DAMAGE = (EOFError, OSError, zlib.error)
 
@@ -246,9 +244,9 @@ def _values(text: Any) -> Any:
     present = pc.if_else(pc.is_in(text, pa.array(_MISSING)), None, text)
     if text.null_count == len(text):
         return pa.nulls(len(text))
-    if present.null_count == len(present) or pc.any(pc.match_substring_regex(present, _LEADING_ZERO)).as_py():
+    if present.null_count == len(present) or pc.any(pc.match_substring_regex(present, LEADING_ZERO)).as_py():
         return text
-    for kind, pattern in ((pa.int64(), _WHOLE), (pa.float64(), None), (pa.bool_(), None), (pa.timestamp("us"), _TIME)):
+    for kind, pattern in ((pa.int64(), _WHOLE), (pa.float64(), None), (pa.bool_(), None), (pa.timestamp("us"), MOMENT)):
         if pattern is None or _all_match(present, pattern):
             try:
                 return present.cast(kind)
