@@ -1,10 +1,13 @@
 """Problems of labels and columns: each is found, with what to do, and sound data has none."""
 
+import warnings
+
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from seq2slate import click_model, make_synthetic_lists, simulate_clicks
-from seq2slate.data.checks import find_problems
+from seq2slate import click_model, from_table, make_synthetic_lists, simulate_clicks
+from seq2slate.data.checks import LOG_CHANCE, find_problems
 from seq2slate.data.lists import ItemLists
 
 RNG = np.random.default_rng(0)
@@ -12,6 +15,38 @@ N_LISTS, LENGTH = 60, 5
 OFFSETS = np.arange(N_LISTS + 1) * LENGTH
 CLICKS = (RNG.random(N_LISTS * LENGTH) < 0.3).astype(float)
 NOISE = RNG.normal(size=(N_LISTS * LENGTH, 2))
+
+
+@pytest.mark.parametrize(
+    ("values", "note"),
+    [
+        (["38,19", "1.204,50", "7,5", "12,00"], "numbers with a decimal comma, such as '38,19'"),
+        (["12.50 EUR", "8 EUR", "1,200.00 EUR"], "numbers with a unit, such as '12.50 EUR'"),
+        (["€ 12", "€ 12,50", "€7"], "numbers with a unit, such as '€ 12'"),
+        (["12%", "3.5%", "7 %"], "numbers with a unit, such as '12%'"),
+        (["1.5 km", "12 km", "0.3 km"], "numbers with a unit, such as '1.5 km'"),
+        (["S", "M", "L"], ""),
+        (["10 cm", "12.5 cm", "500 ml"], ""),
+        (["42 EU", "43 EU", "10.5 US"], ""),
+        (["A12", "B7", "12C"], ""),
+        (["01234", "99501", "10115"], ""),
+        (["12.05.2024", "13.05.2024", "31.12.2023"], ""),
+        (["05/12/2024", "05/13/2024", "12/31/2023"], ""),
+        (["1.2.3", "1.10.0", "2.0.1"], ""),
+        (["1,2,3", "4", "2,7,9"], ""),
+        (["drama,comedy", "action", "action,drama"], ""),
+    ],
+)
+def test_numbers_as_they_are_written_in_a_shop_are_told_from_categories(values: list[str], note: str) -> None:
+    table = pa.table({"list_id": [1] * len(values), "item_id": [*range(len(values))], "text": values})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        roles = from_table(table).roles
+    assert roles is not None
+    assert next(use.note for use in roles.uses if use.name == "text") == note
+    assert [str(one.message).partition(" (")[0] for one in caught] == (
+        [f"column 'text' is taken for categories, but holds {note}; convert it to numbers"] if note else []
+    )
 
 
 def lists_with(column: np.ndarray | None = None, labels: np.ndarray = CLICKS, **categorical: list[str]) -> ItemLists:
@@ -39,6 +74,43 @@ def test_a_column_that_gives_the_label_away_is_a_leak(column: np.ndarray, how: s
     assert problem == (
         f"column 'suspect' {how} the label: a leak, unless it is known before the list is shown; leave it out (ignore=)"
     )
+
+
+BOUGHT = CLICKS * (RNG.random(len(CLICKS)) < 0.5)
+
+
+@pytest.mark.parametrize(
+    ("column", "how"),
+    [
+        (np.where(CLICKS > 0, RNG.exponential(size=len(CLICKS)), 0), "determines the label"),
+        (np.where(CLICKS > 0, RNG.exponential(size=len(CLICKS)), np.nan), "determines the label"),
+        (np.where(BOUGHT > 0, RNG.exponential(size=len(CLICKS)), np.nan), "implies a positive label"),
+        (BOUGHT, "implies a positive label"),
+    ],
+)
+def test_a_column_that_is_there_only_after_a_click_is_a_leak(column: np.ndarray, how: str) -> None:
+    (problem,) = find_problems(lists_with(column))
+    assert f"column 'suspect' {how}: a leak" in problem
+
+
+def test_that_few_unusual_values_are_positive_is_chance() -> None:
+    """m unusual values are all positive with probability p^m, which is a leak below exp(LOG_CHANCE)."""
+    enough = int(np.ceil(LOG_CHANCE / np.log(CLICKS.mean())))
+    for n_unusual, is_leak in ((enough - 1, False), (enough, True)):
+        column = np.zeros(len(CLICKS))
+        column[np.flatnonzero(CLICKS)[:n_unusual]] = 1
+        assert bool(find_problems(lists_with(column))) == is_leak
+    column[np.flatnonzero(CLICKS == 0)[0]] = 1
+    assert find_problems(lists_with(column)) == [], "one unusual value without a click"
+
+
+def test_the_search_for_leaks_reads_fewer_items_of_wide_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column that follows the label in the first items only is a leak if no others are read."""
+    half = np.where(np.arange(len(CLICKS)) < 150, CLICKS, 1 - CLICKS)
+    assert find_problems(lists_with(half)) == []
+    monkeypatch.setattr("seq2slate.data.checks.FEWEST_ITEMS", 150)
+    monkeypatch.setattr("seq2slate.data.checks.MOST_CELLS", 1)
+    assert len(find_problems(lists_with(half))) == 1
 
 
 def test_a_categorical_leak_is_named_too() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 
 from seq2slate.data.delimited import read_csv, write_csv
 from seq2slate.data.files import read, write
+from seq2slate.data.inputs import as_lists
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.roles import Columns
 from seq2slate.errors import DataError, DataWarning
@@ -67,6 +69,26 @@ def test_plain_lists_need_no_file_of_roles(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["lists.csv"]
 
 
+def test_a_file_of_roles_does_not_outlive_what_it_describes(tmp_path: Path) -> None:
+    write_csv(ItemLists([[1]], [0, 1], categorical={"brand": ["a"]}), tmp_path / "lists.csv")
+    write_csv(ItemLists([[1], [2]], [0, 2], labels=[0, 1]), tmp_path / "lists.csv")
+    assert read(tmp_path / "lists.csv").features[:, 0].tolist() == [1, 2]
+
+
+def test_a_column_that_is_empty_in_one_of_several_files_has_the_type_of_the_others(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("list_id,item_id,price,size,hour\na,x,,1,\n")
+    (tmp_path / "b.csv").write_text("list_id,item_id,price,size,hour\nb,x,2.5,,9\nb,y,3,,9\n")
+    lists = read(tmp_path / "*.csv", context="hour")
+    assert sorted(lists.feature_names) == ["price", "size"]
+    prices, sizes = (lists.features[:, lists.feature_names.index(name)] for name in ("price", "size"))
+    np.testing.assert_array_equal(prices, np.float32([np.nan, 2.5, 3]))
+    np.testing.assert_array_equal(sizes, np.float32([1, np.nan, np.nan]))
+    np.testing.assert_array_equal(lists.context["hour"], [np.nan, 9])
+    assert lists.categorical == {}
+    assert lists.roles is not None
+    assert [lists.roles.role_of(name) for name in ("price", "size", "hour")] == ["feature", "feature", "context"]
+
+
 def test_ids_are_not_damaged(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("list_id,item_id,sku\n0001,007,00501\n0001,8,00502\n2e3,12345678901234567890,00503\n")
@@ -78,6 +100,33 @@ def test_ids_are_not_damaged(tmp_path: Path) -> None:
     lists = read(path, categorical="brand")
     assert lists.categorical["brand"].to_pylist() == ["3.10", "3.1"], "declared categories are text as it stands"
     assert lists.original_item_ids().to_pylist() == [7, 8]
+
+
+def test_categories_are_spelled_alike_in_every_format(tmp_path: Path) -> None:
+    """A missing value makes floats of the integers of pandas, which writes these and booleans in its own way."""
+    df = pd.DataFrame({"list_id": [1] * 4, "item_id": [1, 2, 3, 4], "kind": [3, None, 7, -1], "size": [0.5, 1, 2, 3]})
+    df = df.assign(flag=pd.Series([True, None, False, True], dtype=object))
+    df.to_csv(tmp_path / "a.csv", index=False)
+    df.to_parquet(tmp_path / "a.parquet")
+    lists = {name: values.tolist() for name, values in df.drop(columns="list_id").astype(object).items()}
+    lists["kind"][1] = None
+    (tmp_path / "a.jsonl").write_text(json.dumps({"list_id": 1, **lists}))
+    names = ["kind", "size", "flag"]
+    for source in (df, *(tmp_path / f"a.{suffix}" for suffix in ("csv", "parquet", "jsonl"))):
+        found = as_lists(source, Columns(categorical=names))
+        assert {name: found.categorical[name].to_pylist() for name in names} == {
+            "kind": ["3", None, "7", "-1"],
+            "size": ["0.5", "1", "2", "3"],
+            "flag": ["true", None, "false", "true"],
+        }, source
+
+
+def test_ids_that_are_categories_too_keep_their_type(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("list_id,item_id,price\n7,14,1\n7,15,2\n")
+    lists = read(tmp_path / "a.csv", categorical="item_id", context="list_id")
+    assert lists.original_item_ids().to_pylist() == [14, 15]
+    assert lists.original_list_ids().to_pylist() == [7]
+    assert lists.categorical["item_id"].to_pylist() == ["14", "15"]
 
 
 def test_values_have_the_types_that_they_look_like(tmp_path: Path) -> None:
@@ -107,6 +156,12 @@ def test_delimiters_line_ends_and_byte_order_marks(tmp_path: Path, delimiter: st
     (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.encode())
     lists = read(tmp_path / name)
     assert (lists.lengths.tolist(), lists.features[:, 0].tolist()) == ([2, 1], [1.5, 2.5, 3])
+
+
+@pytest.mark.parametrize("header", ['list_id;item_id;"price, EUR, net, VAT"', "list_id;item_id;price,EUR"])
+def test_a_comma_in_a_name_is_no_delimiter(tmp_path: Path, header: str) -> None:
+    (tmp_path / "a.csv").write_text(header + "\na;x;1\na;y;2\n")
+    assert read(tmp_path / "a.csv").features[:, 0].tolist() == [1, 2]
 
 
 def test_what_pandas_writes_is_read_with_and_without_its_index(tmp_path: Path) -> None:

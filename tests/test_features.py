@@ -16,7 +16,15 @@ from hypothesis.extra.numpy import arrays
 from sklearn.impute import SimpleImputer
 
 from seq2slate.data import features as features_module
-from seq2slate.data.features import CLIP, TRANSFORM_FORMAT, EncodedLists, FeatureTransform, Scaling, Vocabulary
+from seq2slate.data.features import (
+    CLIP,
+    FEWEST_VALUES,
+    TRANSFORM_FORMAT,
+    EncodedLists,
+    FeatureTransform,
+    Scaling,
+    Vocabulary,
+)
 from seq2slate.data.lists import ItemLists, as_strings
 from seq2slate.errors import DataError, UsageError
 
@@ -192,7 +200,7 @@ def test_columns_of_nothing_but_nulls_are_missing_numbers() -> None:
     hollow = np.column_stack([np.full(5, np.nan), later.features])
     expected = transform.apply(replace(lists, features=hollow, context={"hour": [np.nan] * 2, "day": [1.0, 2.0]}))
     assert_same(transform.apply(later), expected)
-    with pytest.raises(DataError, match="are missing: 'a'"):
+    with pytest.raises(DataError, match="'a' is text, and the training had numbers"):
         transform.apply(replace(later, categorical={"a": ["x", *nulls[1:]]}))
 
 
@@ -306,6 +314,34 @@ def test_the_out_of_vocabulary_share_is_by_column() -> None:
 
 
 # Sizes
+
+
+def test_columns_without_a_known_value_are_unseen() -> None:
+    n = FEWEST_VALUES
+
+    def lists(brand: list[str | None], city: list[str | None], note: str = "n{}") -> ItemLists:
+        rare: list[str | None] = [note.format(item) for item in range(len(brand))]
+        return ItemLists(
+            np.zeros((len(brand), 0)),
+            np.arange(len(brand) + 1),
+            categorical={"brand": brand, "rare": rare},
+            context={"city": city},
+        )
+
+    transform = FeatureTransform.fit(lists(["a", "b"] * n, ["Rome"] * 2 * n))
+    assert transform.unseen_columns(lists(["a", "b"] * n, ["Rome"] * 2 * n)) == [], "what was rare had no code"
+    assert transform.unseen_columns(lists(["A"] * n, ["rome"] * n, "x{}")) == ["brand", "context city"]
+    assert transform.unseen_columns(lists(["A"] * n, [*["rome"] * n, "Rome"][1:])) == ["brand"]
+    assert transform.unseen_columns(lists([*["A"] * (n - 1), None], [None] * n)) == [], "too few to tell"
+
+
+def test_text_in_the_place_of_numbers_is_named() -> None:
+    train = ItemLists([[1.0, 2.0]], [0, 1], feature_names=["price", "size"])
+    transform = FeatureTransform.fit(train)
+    with pytest.raises(DataError, match=r"^'price' is text, and the training had numbers: convert it"):
+        transform.apply(ItemLists([[1.0]], [0, 1], feature_names=["size"], categorical={"price": ["1 EUR"]}))
+    with pytest.raises(DataError, match=r"^'price', 'size' are text"):
+        transform.apply(ItemLists([[]], [0, 1], categorical={"price": ["1 EUR"], "size": ["S"]}))
 
 
 def test_zero_lists_zero_items_and_zero_columns() -> None:

@@ -175,7 +175,7 @@ def columned_lists(seed: int, **changes: Any) -> ItemLists:
     roles = {"context": ["hour", "device"], "categorical": ["item_id", "city", "device"]}
     for name, change in changes.items():
         (roles if name in roles else columns)[name] = change((roles if name in roles else columns)[name])
-    return from_table(pa.table(columns), **roles)
+    return from_table(pa.table(columns), roles)
 
 
 def one_other(values: Any) -> Any:

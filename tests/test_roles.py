@@ -290,8 +290,30 @@ def test_a_named_index_is_reported_and_may_have_a_role() -> None:
     assert from_pandas(df, features=["number"]).features[:, 0].tolist() == [0, 1]
     unnamed = from_pandas(df.rename_axis(None).set_index(pd.Index(["x", "y"])))
     assert list(uses(unnamed)) == ["list_id", "item_id", "price"]
+    doubled = df.rename_axis("price")
+    assert from_pandas(doubled).features[:, 0].tolist() == [1, 2], "the column wins over an index of its name"
     again = from_pandas(two_items(**{"Unnamed: 0": [0, 1], "price": [1.0, 2.0]}))
     assert uses(again)["Unnamed: 0"] == "ignored", "what pandas reads of an index in a CSV file"
+
+
+@pytest.mark.parametrize("name", ["row", 0])
+def test_a_named_index_is_no_feature_beside_a_column_that_cannot_be_converted(name: Any) -> None:
+    df = two_items(price=[1.0, 2.0], mixed=["a", 1]).set_index(pd.Index([5, 6], name=name))
+    lists = from_pandas(df, ignore="mixed")
+    assert (lists.feature_names, uses(lists)[str(name)]) == (("price",), "ignored")
+    odd = pd.Index([5, "x"], name=name)
+    assert uses(from_pandas(df.set_index(odd), ignore="mixed"))[str(name)] == "ignored", "nor if it cannot be either"
+
+
+def test_categories_of_pandas_are_spelled_alike_beside_any_other_column() -> None:
+    df = two_items(kind=pd.Categorical([3.0, 0.5]), flag=pd.Categorical([True, False]), cut=pd.cut([1, 9], [0, 5, 10]))
+    for frame in (df, df.assign(mixed=["a", 1])):
+        lists = from_pandas(frame, ignore=[] if frame is df else "mixed")
+        assert {name: values.to_pylist() for name, values in lists.categorical.items()} == {
+            "kind": ["3", "0.5"],
+            "flag": ["true", "false"],
+            "cut": ["(0, 5]", "(5, 10]"],
+        }
 
 
 # The base order

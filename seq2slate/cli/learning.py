@@ -326,10 +326,13 @@ def _train_reranker(
 
 def _run_id(folder: Path) -> str | None:
     """Return the identity of the run that a saved network comes from; None if there is no network to be opened."""
+    from seq2slate.reranker import Reranker
+
     try:
-        return load(folder).history_.run_id
+        found = load(folder)
     except Seq2SlateError:
         return None
+    return found.history_.run_id if isinstance(found, Reranker) else None
 
 
 @app.command()

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seq2slate.data.columns import is_list, is_text
-from seq2slate.data.lists import FloatArray, IntArray, ItemLists
+from seq2slate.data.columns import LEADING_ZERO, MOMENT, is_list, is_text
+from seq2slate.data.lists import BoolArray, FloatArray, IntArray, ItemLists
 from seq2slate.data.plan import Plan
 
 SAMPLE = 20_000
@@ -31,8 +31,10 @@ _ID_NAME = re.compile(rf"(?:{_OWNERS})s?(?:id|key|code|uid)")
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _NUMBER = r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
 _FRACTION = r"\.[0-9]*[1-9]|[eE]"
-_LEADING_ZERO = r"^[+-]?0[0-9]"
-_MOMENT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}|$)"
+_DECIMAL_COMMA = r"^\s*[+-]?([0-9]+|[0-9]{1,3}(\.[0-9]{3})+),[0-9]+\s*$"
+_UNIT = r"[€$£¥₹%]|EUR|USD|GBP|CHF|JPY|INR|CNY|SEK|NOK|DKK|PLN|CZK|AUD|CAD|kr|km|min|ms"
+_WITH_UNIT = rf"^\s*[+-]?({_UNIT})?\s*[+-]?[0-9]+([.,][0-9]+)*\s*({_UNIT})?\s*$"
+_NO_UNIT = r"^[0-9.,+\s-]*$"
 _MOSTLY = 0.9
 _FEWEST_NUMBERS = 3
 _FEWEST_CODES = 1000
@@ -42,6 +44,9 @@ _LARGEST_EXACT = 2**24
 
 MOST_ITEMS = 20_000
 """The search for leaks reads the first lists up to about so many items."""
+MOST_CELLS = 2_000_000
+"""It reads fewer items of tables with many columns: about so many values, but no fewer than `FEWEST_ITEMS` items."""
+FEWEST_ITEMS = 1000
 MOST_VALUES = 50
 """A column with more different values is not searched for values that always have the same label: items may repeat."""
 LOG_CHANCE = -20.0
@@ -144,16 +149,18 @@ def _numbers_among_text(name: str, values: Any) -> Trap | None:
     distinct = values.cast(pa.large_string()).unique()
     if len(distinct) < _FEWEST_NUMBERS:
         return None
-    if pc.all(pc.match_substring_regex(distinct, _MOMENT)).as_py():
+    if pc.all(pc.match_substring_regex(distinct, MOMENT)).as_py():
         return Trap(
             "times as text",
             f"column {name!r} is taken for categories, but holds times as text, such as {distinct[0].as_py()!r}; "
             f"declare time_parts=[{name!r}], categorical=[{name!r}] or ignore=[{name!r}] (--time-parts, "
             "--categorical, --ignore)",
         )
+    if (trap := _written_numbers(name, distinct)) is not None:
+        return trap
     is_number = pc.match_substring_regex(distinct, _NUMBER)
     share = pc.mean(is_number.cast(pa.float64())).as_py()
-    if share < _MOSTLY or pc.any(pc.match_substring_regex(distinct, _LEADING_ZERO)).as_py():
+    if share < _MOSTLY or pc.any(pc.match_substring_regex(distinct, LEADING_ZERO)).as_py():
         return None
     if share < 1:
         example = distinct.filter(pc.invert(is_number))[0].as_py()
@@ -168,6 +175,29 @@ def _numbers_among_text(name: str, values: Any) -> Trap | None:
         f"column {name!r} is taken for categories, but holds {note}; convert it to numbers (pandas.to_numeric), or "
         f"declare categorical=[{name!r}] or ignore=[{name!r}] (--categorical, --ignore)",
     )
+
+
+def _written_numbers(name: str, distinct: Any) -> Trap | None:
+    """Tell of numbers with a decimal comma, or with a currency or another unit.
+
+    Sizes ("10 cm", "500 ml"), codes, dates and versions are left alone: the units are those of prices, shares, distances
+    and durations.
+    """
+    for pattern, besides, what, cure in (
+        (_DECIMAL_COMMA, None, "a decimal comma", "replace the comma, as pandas.read_csv(decimal=',') does"),
+        (_WITH_UNIT, _NO_UNIT, "a unit", "remove the unit"),
+    ):
+        found = pc.match_substring_regex(distinct, pattern)
+        if besides is not None:
+            found = pc.and_not(found, pc.match_substring_regex(distinct, besides))
+        if pc.mean(found.cast(pa.float64())).as_py() >= _MOSTLY:
+            note = f"numbers with {what}, such as {distinct.filter(found)[0].as_py()!r}"
+            return Trap(
+                note,
+                f"column {name!r} is taken for categories, but holds {note}; convert it to numbers ({cure}), or "
+                f"declare categorical=[{name!r}] or ignore=[{name!r}] (--categorical, --ignore)",
+            )
+    return None
 
 
 # Labels and leaks
@@ -206,8 +236,10 @@ def label_problems(lists: ItemLists) -> Iterator[str]:
 
 
 def find_leaks(lists: ItemLists) -> Iterator[str]:
-    """Yield the columns of items that equal the label, or determine it beyond chance."""
-    last = max(1, int(np.searchsorted(lists.offsets, MOST_ITEMS)))
+    """Yield the columns of items that equal the label, determine it, or imply a positive one, beyond chance."""
+    n_columns = lists.n_features + len(lists.categorical)
+    n_items = min(MOST_ITEMS, max(FEWEST_ITEMS, MOST_CELLS // max(1, n_columns)))
+    last = max(1, int(np.searchsorted(lists.offsets, n_items)))
     some = lists[:last]
     if some.labels is None or not some.n_items or some.labels.min() == some.labels.max():
         return
@@ -216,8 +248,7 @@ def find_leaks(lists: ItemLists) -> Iterator[str]:
     for name, values in columns.items():
         if how := _leak(values, some.labels):
             yield (
-                f"column {name!r} {how} the label: a leak, unless it is known before the list is shown; leave it out "
-                "(ignore=)"
+                f"column {name!r} {how}: a leak, unless it is known before the list is shown; leave it out (ignore=)"
             )
 
 
@@ -231,9 +262,12 @@ def _leak(values: Any, labels: FloatArray) -> str | None:
     chances = [_chance_of_order(values, codes, labels)] if is_number else []
     if codes.max() < MOST_VALUES:
         chances.append(_chance_of_agreement(codes, labels))
-    if min(chances, default=0.0) >= LOG_CHANCE:
+    if min(chances, default=0.0) < LOG_CHANCE:
+        return "equals the label" if is_number and np.array_equal(values, labels) else "determines the label"
+    unusual = codes != np.bincount(codes).argmax()
+    if _chance_of_positives(unusual, labels) >= LOG_CHANCE:
         return None
-    return "equals" if is_number and np.array_equal(values, labels) else "determines"
+    return "determines the label" if np.array_equal(unusual, labels > 0) else "implies a positive label"
 
 
 def _chance_of_order(values: npt.NDArray[Any], codes: IntArray, labels: FloatArray) -> float:
@@ -270,3 +304,15 @@ def _chance_of_agreement(codes: IntArray, labels: FloatArray) -> float:
     shares = np.log(counts / len(labels))
     of_size = (np.logaddexp.reduce(shares * size) if size > 1 else 0.0 for size in sizes)
     return float(sum(n * chance for n, chance in zip(times, of_size, strict=True)))
+
+
+def _chance_of_positives(unusual: BoolArray, labels: FloatArray) -> float:
+    """Return the log-probability that all unusual items are positive, if labels are random.
+
+    An item is unusual if its value is not the most frequent one, which may be NaN: the dwell time of a click, or a
+    purchase. That is m log p, with m unusual items and the share p of positive ones; 0 if any of them is not positive.
+    """
+    positive = labels > 0
+    if not unusual.any() or not positive[unusual].all():
+        return 0.0
+    return float(unusual.sum()) * log(positive.mean())

@@ -7,6 +7,7 @@ parts. `FIELDS` and `ImpressionColumns` are the names with a meaning of their ow
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -44,6 +45,12 @@ TEXT_PER_LIST = tuple(name for name, field in _PER_LIST.items() if field not in 
 _LARGEST = np.finfo(np.float32).max
 _LARGEST_WHOLE = 2.0**53
 """The largest number up to which float64 holds every whole number."""
+LEADING_ZERO = r"^[+-]?0[0-9]"
+"""Text that is a code and no number."""
+MOMENT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}|$)"
+"""Text that is a point in time."""
+_WHOLE_FLOAT = re.compile(r"-?(?:0|[1-9][0-9]*)\.0")
+_BOOLEANS = ("True", "False", "TRUE", "FALSE")
 _NUMBER_CHECKS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
 _TEXT_CHECKS = (
     pa.types.is_string,
@@ -51,7 +58,7 @@ _TEXT_CHECKS = (
     pa.types.is_string_view,
     pa.types.is_binary,  # how some engines write text
     pa.types.is_large_binary,
-    pa.types.is_null,  # a missing number would be an error, missing text is not
+    pa.types.is_null,  # nothing is there that could not be text
 )
 
 
@@ -146,7 +153,7 @@ def as_ids(values: Any, name: str, name_row: Callable[[int], str]) -> Strings:
 
 
 def as_categories(values: Any) -> Strings:
-    """Return text; whole numbers lose their fraction, so that 3.0 (beside a missing value) and 3 are one category.
+    """Return numbers and booleans as text, in the spelling of `spell_category`; text is as it stands.
 
     >>> as_categories(pa.array([3.0, None, 0.5])).to_pylist()
     ['3', None, '0.5']
@@ -157,6 +164,27 @@ def as_categories(values: Any) -> Strings:
     is_whole = pc.and_(pc.equal(values, pc.floor(values)), pc.less_equal(pc.abs(values), _LARGEST_WHOLE))
     whole = pc.if_else(is_whole, values, None).cast(pa.int64()).cast(pa.large_string())
     return pc.if_else(is_whole, whole, values.cast(pa.large_string()))
+
+
+def spell_category(text: str) -> str:
+    """Return one spelling of what tables and files write differently: whole numbers without .0, booleans in lower case.
+
+    A missing value makes floats of the integers of pandas, which writes them, and booleans, in its own way to CSV.
+
+    >>> [spell_category(text) for text in ("3.0", "-1.0", "True", "3.10", "007.0", "Truth")]
+    ['3', '-1', 'true', '3.10', '007.0', 'Truth']
+    """
+    if text.endswith(".0"):
+        return text[:-2] if _WHOLE_FLOAT.fullmatch(text) else text
+    return text.lower() if text in _BOOLEANS else text
+
+
+def spell_categories(values: Strings) -> Strings:
+    """Return text with each value in the spelling of `spell_category`."""
+    encoded = values.dictionary_encode()
+    given = encoded.dictionary.to_pylist()
+    spelled = [spell_category(text) for text in given]
+    return values if spelled == given else pa.array(spelled, pa.large_string()).take(encoded.indices)
 
 
 _SECONDS_PER_DAY = 86400

@@ -1,8 +1,8 @@
 """CSV and TSV, plain or gzip: one row per item, with the columns of `seq2slate.data.tables`.
 
 Every column is read as text first. It becomes numbers or timestamps if all of its values do; codes with leading zeros
-("007") stay text, and so do columns that are declared categorical. Ids become integers only if nothing is lost. An
-empty field is missing, and so are NA and NaN among numbers.
+("007") stay text, and so do columns that are declared categorical, in the spelling that they have in a DataFrame. Ids
+become integers only if nothing is lost. An empty field is missing, and so are NA and NaN among numbers.
 
 A text file cannot say which columns are context or categorical. Where it matters, `NAME.columns.toml` beside the file
 does, and is written with it.
@@ -13,30 +13,31 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from seq2slate.atomic import atomic_path
-from seq2slate.data.columns import TEXT_PER_LIST
+from seq2slate.data.columns import LEADING_ZERO, MOMENT, TEXT_PER_LIST, spell_categories
 from seq2slate.data.layouts import table_slices
 from seq2slate.data.lists import ItemLists
-from seq2slate.data.roles import Columns, roles_file
+from seq2slate.data.roles import ColumnRoles, Columns, roles_file
 from seq2slate.data.tables import table_with_rows
 from seq2slate.data.text import AnyPath, text_writer
 from seq2slate.errors import DataError
 
 _MISSING = ("NA", "N/A", "NaN", "nan", "null", "NULL", "None", "")
-_LEADING_ZERO = r"^[+-]?0[0-9]"
 _WHOLE = r"^[+-]?[0-9]+$"
-_TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _BLOCK_BYTES = 2**24
 _DAMAGE = (EOFError, OSError, zlib.error)
 
@@ -55,9 +56,7 @@ def read_csv(path: AnyPath, columns: Columns | None = None, *, labelled: bool = 
     """
     asked = columns or Columns()
     text = _read_text(path)
-    ids = (asked.item_id, *asked.list_id_columns, *TEXT_PER_LIST)
-    values = {name: _id_values(text[name]) if name in ids else _values(text[name]) for name in text.column_names}
-    table = pa.table(values | {name: text[name] for name in asked.categorical if name in text.column_names})
+    table = pa.table({name: _converted(text[name].combine_chunks(), name, asked) for name in text.column_names})
     return table_with_rows(table, asked, source=str(path), labelled=labelled, place=partial(_line_of, path))[0]
 
 
@@ -83,17 +82,74 @@ def write_csv(lists: ItemLists, path: AnyPath) -> None:
         writer.close()
     texts = [name for name, values in lists.context.items() if isinstance(values, pa.Array)]
     roles = {"categorical": [*lists.categorical, *texts], "context": list(lists.context)}
-    if any(roles.values()):
+    if not any(roles.values()):
+        roles_file(path).unlink(missing_ok=True)  # one of earlier lists would describe columns that are not there
+    else:
         lines = [f"{role} = {json.dumps(names, ensure_ascii=False)}\n" for role, names in roles.items() if names]
         with atomic_path(roles_file(path)) as partial:
             partial.write_text("".join(lines), encoding="utf-8")
 
 
+def align_csv(parts: list[ItemLists]) -> list[ItemLists]:
+    """Return files of one data set with the same types: a column that is empty in one holds numbers if others say so.
+
+    >>> number = ItemLists([[0.5, 2.0]], [0, 1], feature_names=["price", "size"])
+    >>> empty = ItemLists([[3.0]], [0, 1], feature_names=["size"], categorical={"price": [None]})
+    >>> [(part.feature_names, part.features.tolist()) for part in align_csv([empty, number])]
+    [(('price', 'size'), [[nan, 3.0]]), (('price', 'size'), [[0.5, 2.0]])]
+    """
+    widest = sorted(parts, key=lambda part: -part.n_features)
+    names = tuple(dict.fromkeys(name for part in widest for name in part.feature_names))
+    context = {name for part in parts for name, values in part.context.items() if isinstance(values, np.ndarray)}
+    return [_with_numbers(part, names, context) for part in parts]
+
+
+def _with_numbers(part: ItemLists, names: tuple[str, ...], context: set[str]) -> ItemLists:
+    """Return lists in which columns without a value are among the numbers, if they have one of these names."""
+    empty = {name for name, values in part.categorical.items() if values.null_count == len(values)} & set(names)
+    empty_context = {
+        name
+        for name in context
+        if isinstance(part.context.get(name), pa.Array) and not len(part.context[name].drop_null())
+    }
+    if not empty and not empty_context:
+        return part
+    columns = {**dict(zip(part.feature_names, part.features.T, strict=True)), **dict.fromkeys(empty, np.nan)}
+    features = np.empty((part.n_items, len(columns)), dtype=np.float32)
+    kept = [name for name in names if name in columns]
+    for place, name in enumerate(kept):
+        features[:, place] = columns[name]
+    return replace(
+        part,
+        features=features,
+        feature_names=tuple(kept),
+        categorical={name: values for name, values in part.categorical.items() if name not in empty},
+        context={
+            name: np.full(len(part), np.nan) if name in empty_context else values
+            for name, values in part.context.items()
+        },
+        roles=_numeric_roles(part.roles, empty | empty_context),
+    )
+
+
+def _numeric_roles(roles: ColumnRoles | None, names: set[str]) -> ColumnRoles | None:
+    if roles is None:
+        return None
+    uses = (
+        use._replace(role=use.role.removesuffix("categorical").removesuffix(", ") or "feature")
+        if use.name in names
+        else use
+        for use in roles.uses
+    )
+    return roles._replace(uses=tuple(uses))
+
+
 def _delimiter(path: AnyPath, header: bytes) -> str:
-    """Return the tab for .tsv, and otherwise what the header is separated by."""
+    """Return the tab for .tsv, and otherwise the most frequent mark in the header, outside quotes."""
     if ".tsv" in [suffix.lower() for suffix in Path(path).suffixes]:
         return "\t"
-    return "," if b"," in header else next((mark for mark in ("\t", ";", "|") if mark.encode() in header), ",")
+    bare = re.sub(rb'"[^"]*"', b"", header)
+    return max((",", "\t", ";", "|"), key=lambda mark: bare.count(mark.encode()))
 
 
 def _read_text(path: AnyPath) -> Any:
@@ -166,6 +222,12 @@ def _line_of(path: AnyPath, row: int) -> str:
 # From text to values
 
 
+def _converted(text: Any, name: str, columns: Columns) -> Any:
+    if name in (columns.item_id, *columns.list_id_columns, *TEXT_PER_LIST):
+        return _id_values(text)
+    return spell_categories(text) if name in columns.categorical else _values(text)
+
+
 def _id_values(text: Any) -> Any:
     """Return integers if they are written as the text is, so that "007" and "+7" stay text."""
     if not _all_match(text, _WHOLE):
@@ -182,9 +244,9 @@ def _values(text: Any) -> Any:
     present = pc.if_else(pc.is_in(text, pa.array(_MISSING)), None, text)
     if text.null_count == len(text):
         return pa.nulls(len(text))
-    if present.null_count == len(present) or pc.any(pc.match_substring_regex(present, _LEADING_ZERO)).as_py():
+    if present.null_count == len(present) or pc.any(pc.match_substring_regex(present, LEADING_ZERO)).as_py():
         return text
-    for kind, pattern in ((pa.int64(), _WHOLE), (pa.float64(), None), (pa.bool_(), None), (pa.timestamp("us"), _TIME)):
+    for kind, pattern in ((pa.int64(), _WHOLE), (pa.float64(), None), (pa.bool_(), None), (pa.timestamp("us"), MOMENT)):
         if pattern is None or _all_match(present, pattern):
             try:
                 return present.cast(kind)

@@ -14,7 +14,8 @@ covers the columns of items and those of whole lists (context).
   without an indicator. With `missing="refuse"` a missing number is an error instead. Infinite ones always are.
 - A **categorical** column becomes integer codes: the known values count from 1, the most frequent first. Code 0 is out
   of vocabulary: missing, unseen, or fewer than `min_count` times in training, so that its embedding is learned from
-  rare values and holds for them. A column without a single frequent value stays, with code 0 everywhere.
+  rare values and holds for them. A column without a single frequent value stays, with code 0 everywhere. "3.0" and "3"
+  are one value, and so are "True" and "true": CSV, DataFrames and requests spell them differently.
 
 Columns are found by their names, in any order. Those that were not there in training are ignored; one that was there
 and is missing now is an error, but for the categorical column `item_id`, which is made from the ids of the items.
@@ -37,6 +38,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seq2slate.atomic import atomic_path
+from seq2slate.data.columns import spell_categories, spell_category
 from seq2slate.data.letor import COMMENT
 from seq2slate.data.lists import (
     ITEM_ID,
@@ -63,6 +65,8 @@ CLIP = 10.0
 """Scaled values are clipped to so many standard deviations: a bounded effect of a broken value in serving."""
 TRANSFORM_FORMAT = 2
 """The version of the saved JSON; a newer one is refused. Version 1 has no indicators, and refuses missing numbers."""
+SAMPLE, FEWEST_VALUES = 10_000, 20
+"""How many values of a categorical column are looked up, and how few tell nothing, before it counts as unseen."""
 NOT_CATEGORIES = (COMMENT,)
 """Columns that are not used unless they are named: the comment at the end of a LETOR line is no category."""
 
@@ -179,6 +183,8 @@ class Vocabulary:
     >>> vocabulary = Vocabulary.fit(as_strings(["b", "a", "b", None, "a", "b", "c"]), min_count=2)
     >>> vocabulary.values, vocabulary.encode(as_strings(["a", "b", "c", "new", None])).tolist()
     (('b', 'a'), [2, 1, 0, 0, 0])
+
+    Values are compared in the spelling of `seq2slate.data.columns.spell_category`.
     """
 
     values: tuple[str, ...]
@@ -187,14 +193,17 @@ class Vocabulary:
     @classmethod
     def fit(cls, column: Strings, min_count: int) -> Vocabulary:
         """Keep the values with at least `min_count` occurrences, by frequency and then alphabetically."""
-        counts = pa.Table.from_struct_array(pc.value_counts(column.drop_null()))
+        counts = pa.Table.from_struct_array(pc.value_counts(spell_categories(column.drop_null())))
         counts = counts.filter(pc.greater_equal(counts["counts"], min_count))
         ordered = counts.sort_by([("counts", "descending"), ("values", "ascending")])
         return cls(tuple(ordered["values"].to_pylist()))
 
     @cached_property
     def _codes(self) -> dict[str, int]:
-        return {value: code for code, value in enumerate(self.values, start=1)}
+        codes: dict[str, int] = {}
+        for code, value in enumerate(self.values, start=1):
+            codes.setdefault(spell_category(value), code)
+        return codes
 
     @property
     def n_codes(self) -> int:
@@ -205,7 +214,7 @@ class Vocabulary:
         """Return the code of every entry; each distinct value is looked up once."""
         encoded = column.dictionary_encode()
         distinct = encoded.dictionary.to_pylist()
-        of_distinct = np.array([*(self._codes.get(value, 0) for value in distinct), 0], dtype=np.int32)
+        of_distinct = np.array([*(self._codes.get(spell_category(value), 0) for value in distinct), 0], dtype=np.int32)
         codes: Codes = of_distinct[encoded.indices.fill_null(len(distinct)).to_numpy()]
         return codes
 
@@ -294,7 +303,7 @@ class FeatureTransform:
             places |= dict.fromkeys(nulls, lists.n_features)
             features = np.column_stack([features, np.full(lists.n_items, np.nan, np.float32)])
         if absent := [name for name in names if name not in places]:
-            raise _absent_features(absent, names, lists.feature_names)
+            raise _absent_features(absent, names, lists)
         return np.take(features, [places[name] for name in names], axis=1)
 
     def raw_context(self, lists: ItemLists) -> FloatArray:
@@ -367,6 +376,26 @@ class FeatureTransform:
     def out_of_vocabulary_share(self, lists: ItemLists) -> dict[str, float]:
         """Return the share of code 0 by column of `codes`: unseen in training, rare there, or missing; 0 if empty."""
         return {name: float((codes == 0).mean()) if len(codes) else 0.0 for name, codes in self.codes(lists).items()}
+
+    def unseen_columns(self, lists: ItemLists) -> list[str]:
+        """Return the categorical columns without a single value that has a code: probably spelled in another way.
+
+        The names are those of `out_of_vocabulary_share`. The first `SAMPLE` values that are there are looked up, if
+        they are at least `FEWEST_VALUES`. A column that had no code in training, or is not there, is left out.
+        """
+        of_items = self.with_item_ids(lists.categorical, lists.item_ids)
+        found = {name: (words, of_items.get(name)) for name, words in self.categorical.items()}
+        found |= {
+            f"context {name}": (words, lists.context.get(name)) for name, words in self.context_categorical.items()
+        }
+        return [
+            name
+            for name, (vocabulary, column) in found.items()
+            if vocabulary.values
+            and isinstance(column, pa.Array)
+            and len(present := column.drop_null()[:SAMPLE]) >= FEWEST_VALUES
+            and not vocabulary.encode(present).any()
+        ]
 
     def _encode(
         self,
@@ -531,8 +560,13 @@ def _chosen(columns: Mapping[str, Any], names: Iterable[str], what: str) -> dict
     return chosen
 
 
-def _absent_features(absent: Sequence[str], expected: Sequence[str], present: Sequence[str]) -> DataError:
-    """Return the error for lists that lack feature columns of the training."""
+def _absent_features(absent: Sequence[str], expected: Sequence[str], lists: ItemLists) -> DataError:
+    """Return the error for lists that lack feature columns of the training, or have text in their place."""
+    present = lists.feature_names
+    if texts := [name for name in absent if name in lists.categorical]:
+        verb = "is" if len(texts) == 1 else "are"
+        cure = "convert it, for instance with pandas.to_numeric"
+        return DataError(f"{_named(texts)} {verb} text, and the training had numbers: {cure}")
     cure = "add them, or train without them"
     if all(tuple(names) == default_feature_names(len(names)) for names in (expected, present)):
         cure = (

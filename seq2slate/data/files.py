@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seq2slate.data.delimited import read_csv, write_csv
+from seq2slate.data.delimited import align_csv, read_csv, write_csv
 from seq2slate.data.jsonl import read_jsonl, write_jsonl
 from seq2slate.data.layouts import Layout
 from seq2slate.data.letor import align_letor, read_letor, write_letor
@@ -55,7 +55,7 @@ FORMATS = {
         is_own=is_own_parquet,
     ),
     "jsonl": FileFormat((".jsonl", ".ndjson"), read_jsonl, write_jsonl, has_names=True),
-    "csv": FileFormat((".csv", ".tsv"), read_csv, write_csv, has_names=True, layouts=("items",)),
+    "csv": FileFormat((".csv", ".tsv"), read_csv, write_csv, has_names=True, layouts=("items",), align=align_csv),
 }
 """Every file format, by name."""
 

@@ -6,6 +6,7 @@ column that may have a role; one without a name is left out.
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Any
 
@@ -44,19 +45,19 @@ def is_pandas(data: Any) -> bool:
 
 def _from_pandas(df: Any, columns: Columns, source: str) -> Any:
     names = [_text_name(name, source) for name in df.columns]
-    if names != list(df.columns):
-        df = df.set_axis(names, axis=1)
     if doubled := next((name for name in names if names.count(name) > 1), None):
         raise DataError(f"{source}: column {doubled} occurs twice")
-    has_name = any(name is not None for name in df.index.names)
-    try:
-        return pa.Table.from_pandas(df, preserve_index=has_name)
-    except _NOT_A_COLUMN:
-        read = {name: _column(df[name], name, columns, source) for name in names}
-    for level, name in enumerate(df.index.names):
-        if name is not None:
-            read[name] = _column(df.index.get_level_values(level).to_series(), name, columns, source)
-    return pa.table(read)
+    is_read = {name: columns.features is None or columns.declares(name) for name in names}
+    read = {
+        name: _column(df.iloc[:, place], name, source, is_read=is_read[name] and name not in columns.ignore)
+        for place, name in enumerate(names)
+    }
+    index = {}
+    for level, given in enumerate(df.index.names):
+        if given is not None and (name := _text_name(given, source)) not in read:
+            values = df.index.get_level_values(level).to_series()
+            index[name] = _column(values, name, source, is_read=columns.declares(name) and name not in columns.ignore)
+    return pa.table(read | index, metadata={"pandas": json.dumps({"index_columns": list(index)})})
 
 
 def _text_name(name: Any, source: str) -> str:
@@ -67,18 +68,27 @@ def _text_name(name: Any, source: str) -> str:
     raise DataError(f"{source}: the column name {name!r} is not text; rename it, or flatten a MultiIndex of columns")
 
 
-def _column(values: Any, name: str, columns: Columns, source: str) -> Any:
-    """Return a column of pandas as an Arrow array; if no role reads it, what cannot be converted is missing."""
+def _column(values: Any, name: str, source: str, *, is_read: bool) -> Any:
+    """Return a column of pandas as an Arrow array; what cannot be converted is missing if no role reads it."""
     if type(values.dtype).__name__ == "SparseDtype":
         values = values.sparse.to_dense()
-    if getattr(values.dtype, "categories", None) is not None:
-        values = values.cat.rename_categories([str(value) for value in values.cat.categories])
+    categories = getattr(values.dtype, "categories", None)
+    if categories is not None and not _has_arrow_type(categories):
+        values = values.cat.rename_categories([str(value) for value in categories])
     try:
         return pa.array(values, from_pandas=True)
     except _NOT_A_COLUMN as error:
-        if name in columns.ignore or not (columns.features is None or columns.declares(name)):
+        if not is_read:
             return pa.nulls(len(values))
         raise DataError(_describe_mixture(values.tolist(), name, source)) from error
+
+
+def _has_arrow_type(categories: Any) -> bool:
+    """Say whether Arrow can hold categories; not the intervals of pandas.cut, or several types."""
+    try:
+        return not isinstance(pa.array(categories, from_pandas=True).type, pa.BaseExtensionType)
+    except _NOT_A_COLUMN:
+        return False
 
 
 def _describe_mixture(values: list[Any], name: str, source: str) -> str:
