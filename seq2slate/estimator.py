@@ -187,6 +187,7 @@ class Estimator:
 
         """
         lists, rows = as_lists_with_rows(data, self.columns_, name="data", labelled=False)
+        self._warn_of_unseen(lists)
         mask = lists.batch().mask
         rows_are_lists = is_table(data) and lists.roles is not None and lists.roles.rows_are_lists
         n_rows = len(data) if is_table(data) and not rows_are_lists else lists.n_items
@@ -214,13 +215,21 @@ class Estimator:
             **options: Those of `seq2slate.evaluate`, such as `measures=["NDCG@5"]`.
 
         """
-        return evaluate({self.name: self}, as_lists(data, self.columns_, name="data"), **options)
+        lists = as_lists(data, self.columns_, name="data")
+        self._warn_of_unseen(lists)
+        return evaluate({self.name: self}, lists, **options)
 
     def score(self, data: Any, y: None = None) -> float:
         """Return the mean NDCG@10 over labelled lists, for scikit-learn's model selection; `y` is not used."""
         lists = as_lists(data, self.columns_, name="data")
         check_labels(lists, "given")
         return _mean_ndcg(self, lists)
+
+    def _warn_of_unseen(self, lists: ItemLists) -> None:
+        for name in self.transform_.unseen_columns(lists):
+            warn_of_data(
+                f"no value of the categorical column {name!r} was seen in training: is it spelled in another way?"
+            )
 
     @property
     def name(self) -> str:

@@ -304,6 +304,14 @@ def test_columns_that_training_did_not_have_are_ignored_and_missing_ones_are_nam
             model.predict(TEST.drop(columns=[name]))
 
 
+def test_categories_that_were_never_seen_are_told(model: s2s.Reranker) -> None:
+    other = TEST.assign(brand=TEST["brand"].str.upper())
+    with pytest.warns(DataWarning, match="no value of the categorical column 'brand' was seen in training"):
+        model.predict(other)
+    with pytest.warns(DataWarning, match="no value of the categorical column 'brand' was seen in training"):
+        model.evaluate(other)
+
+
 def test_a_model_is_evaluated_alone_or_by_name(model: s2s.Reranker) -> None:
     lists = s2s.from_pandas(TEST, **ROLES)
     alone, named = s2s.evaluate(model, lists), s2s.evaluate({"mine": model}, TEST)
