@@ -20,6 +20,7 @@ from seq2slate import Columns, DataWarning, ItemLists, from_pandas, from_polars,
 from seq2slate.data.checks import has_name_of_id
 from seq2slate.data.columns import time_parts
 from seq2slate.data.files import read, read_split, write
+from seq2slate.data.inputs import as_lists
 from seq2slate.data.parquet import read_parquet, stream_parquet
 from seq2slate.data.roles import as_columns, explain_missing_labels
 from seq2slate.errors import DataError, UsageError
@@ -107,6 +108,21 @@ def test_columns_have_defaults_and_a_single_name_will_do() -> None:
     assert Columns.from_dict(json.loads(json.dumps(columns.to_dict()))) == columns
     assert columns.changes() == {"list_id": "query", "categorical": ("brand",), "time_parts": ("at",)}
     assert as_columns({"label": "y"}, {"label": "z"}) == Columns(label="z")
+
+
+def test_a_role_that_is_given_replaces_what_contradicts_it() -> None:
+    by_score, by_rank = Columns(order_by="-score"), Columns(position="rank")
+    assert as_columns(by_score, {"position": "rank"}) == by_rank
+    assert as_columns(by_rank, {"order_by": "-score"}) == by_score
+    read = Columns(features=["price", "score"], context=["hour"], categorical=["brand"])
+    assert as_columns(read, {"label": "score", "ignore": ["hour", "brand"]}) == Columns(
+        features=["price"], label="score", ignore=["hour", "brand"]
+    )
+    assert as_columns(read, {"categorical": ["price"]}) == Columns(
+        features=["price", "score"], context=["hour"], categorical=["price"]
+    ), "a feature may be categorical"
+    with pytest.raises(UsageError, match="'x' is declared both label and ignore"):
+        as_columns(read, {"label": "x", "ignore": "x"})
 
 
 @pytest.mark.parametrize(
@@ -646,6 +662,15 @@ def test_a_wrong_file_of_roles_is_named_with_its_key(tmp_path: Path) -> None:
             (UsageError, DataError), match=f"{place}: {message}" if "relevnce" not in text else "relevnce"
         ):
             read(tmp_path / "a.csv", list_id="search_term", item_id="product_uid")
+
+
+def test_a_role_that_is_given_wins_over_a_file_even_if_it_is_the_default(tmp_path: Path) -> None:
+    (tmp_path / "columns.toml").write_text('list_id = "session"\nignore = "list_id"\n')
+    path = tmp_path / "a.csv"
+    path.write_text("session,list_id,item_id,price\n1,a,x,1\n2,a,y,2\n")
+    assert read(path).list_ids.to_pylist() == ["1", "2"]
+    for found in (read(path, list_id="list_id"), as_lists(path, {"list_id": "list_id"})):
+        assert found.list_ids.to_pylist() == ["a"]
 
 
 def test_a_shared_file_of_roles_is_not_for_what_seq2slate_wrote(tmp_path: Path) -> None:

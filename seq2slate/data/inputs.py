@@ -64,7 +64,7 @@ def as_lists_with_rows(
         return data, np.arange(data.n_items)
     asked = as_columns(columns)
     if is_path(data) or (isinstance(data, list) and data and all(is_path(one) for one in data)):
-        lists = read(data, asked, labelled=labelled)
+        lists = read(data, columns, labelled=labelled)
         return lists, np.arange(lists.n_items)
     if isinstance(data, tuple):
         return _from_arrays(data, asked, name)

@@ -158,20 +158,49 @@ class Columns:
 
 
 def as_columns(columns: Columns | Mapping[str, Any] | None, roles: Mapping[str, Any] | None = None) -> Columns:
-    """Return roles that are given as `Columns`, as a mapping, as single roles, or not at all; single roles win.
+    """Return roles that are given as `Columns`, as a mapping, as single roles, or not at all.
+
+    Single roles win, and what contradicts them gives way: a position replaces `order_by`, and a column leaves the roles
+    that it cannot have together with the given one.
 
     >>> as_columns(Columns(label="clicks"), {"ignore": "id"}).changes()
     {'label': 'clicks', 'ignore': ('id',)}
+    >>> as_columns(Columns(order_by="-score", features=["price", "rank"]), {"position": "rank"}).changes()
+    {'position': 'rank', 'features': ('price',)}
     >>> as_columns(None, {"lable": "clicks"})
     Traceback (most recent call last):
     seq2slate.errors.UsageError: there is no role 'lable' (did you mean 'label'?); roles are list_id, item_id, ...
+    """
+    below, given = given_roles(columns), dict(roles or {})
+    if not given:
+        return Columns.from_dict(below)
+    base = Columns.from_dict(below)
+    claimed = Columns.from_dict({"list_id": base.list_id, "item_id": base.item_id, **given})._named()
+    kept = {role: value for role, value in base.changes().items() if role not in given}
+    if "position" in given or "order_by" in given:
+        kept = {role: value for role, value in kept.items() if role not in ("position", "order_by")}
+    for role in kept.keys() & set(_SEVERAL):
+        taken = {
+            name
+            for other, names in claimed.items()
+            if other in given and frozenset((role, other)) not in _MAY_SHARE
+            for name in names
+        }
+        kept[role] = tuple(name for name in kept[role] if name not in taken)
+    return Columns.from_dict(kept | given)
+
+
+def given_roles(columns: Columns | Mapping[str, Any] | None, roles: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the roles that somebody gave; of `Columns`, which cannot tell, those that differ from the defaults.
+
+    >>> given_roles({"label": "clicks"}, {"list_id": "list_id"})
+    {'label': 'clicks', 'list_id': 'list_id'}
     """
     if columns is None:
         columns = {}
     if not isinstance(columns, Columns | Mapping):
         raise UsageError(f"columns must be seq2slate.Columns or a dict of roles, not {type(columns).__name__}")
-    given = columns.changes() if isinstance(columns, Columns) else dict(columns)
-    return Columns.from_dict({**given, **(roles or {})})
+    return {**(columns.changes() if isinstance(columns, Columns) else columns), **(roles or {})}
 
 
 def roles_file(path: str | os.PathLike[str]) -> Path:
