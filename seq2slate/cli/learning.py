@@ -186,8 +186,8 @@ def evaluate(
     """Compare rankers with the base order: metrics, 95% intervals and a paired test."""
     visitor = None if user is None else click_model(user, eta=eta, q=q, relevant_from=relevant_from)
     rankers = parse_rankers(ranker or ["base"], user=visitor, seed=seed)
-    columns = _with_roles_of(rankers.values(), columns)
-    lists = read_split(data, columns).test if is_split_folder(data) else read(data, columns)
+    roles = _with_roles_of(rankers.values(), columns)
+    lists = read_split(data, roles).test if is_split_folder(data) else read(data, roles)
     if visitor is not None:
         check_grades(visitor, lists)
     ceilings = [name for name, one in rankers.items() if isinstance(one, LoggedCeiling | ShownCeiling)]

@@ -254,6 +254,10 @@ class ColumnRoles(NamedTuple):
     """Arrow types that the ids came in: they are text inside."""
     rows_are_lists: bool = False
     """Whether a row is a list, and not an item."""
+    is_own: bool = False
+    """Whether seq2slate wrote the table: its columns need no roles."""
+    origin: Columns | None = None
+    """The roles of the table that such a table was made from, if they are known."""
 
     def role_of(self, name: str) -> str:
         """Return the role of a column."""
@@ -271,10 +275,17 @@ class ColumnRoles(NamedTuple):
             warnings=tuple(dict.fromkeys((*self.warnings, *other.warnings))),
             list_id_type=self.list_id_type if self.list_id_type == other.list_id_type else "string",
             item_id_type=self.item_id_type if self.item_id_type == other.item_id_type else "string",
+            is_own=self.is_own and other.is_own,
+            origin=self.origin if self.origin == other.origin else None,
         )
 
     def for_prediction(self) -> Columns:
-        """Return roles that read the same columns again, and ignore all others by name."""
+        """Return roles that read the same columns again, and ignore all others by name.
+
+        A table that seq2slate wrote stands for the one that it was made from.
+        """
+        if self.is_own:
+            return self._on_origin()
         roles = {use.name: _parts(use) for use in self.uses}
         elsewhere = {"item_id", "list_id", "context"}
         read = [
@@ -289,6 +300,15 @@ class ColumnRoles(NamedTuple):
             context=tuple(name for name, parts in roles.items() if "context" in parts),
             ignore=(),
         )
+
+    def _on_origin(self) -> Columns:
+        """Return the roles of the original table, with those that were asked for in their place."""
+        origin, asked = self.origin or Columns(), self.columns.changes()
+        asked.pop("ignore", None)
+        for role in {"categorical", "context"} & asked.keys():
+            others = [name for name in getattr(origin, role) if not self.columns.declares(name)]
+            asked[role] = (*others, *asked[role])
+        return as_columns(origin, asked)
 
     def __str__(self) -> str:
         """Return a table of the columns, and what the base order is."""
