@@ -22,7 +22,7 @@ from seq2slate.data.columns import time_parts
 from seq2slate.data.files import read, read_split, write
 from seq2slate.data.inputs import as_lists
 from seq2slate.data.parquet import read_parquet, stream_parquet
-from seq2slate.data.roles import as_columns, explain_missing_labels
+from seq2slate.data.roles import as_columns, explain_missing_labels, join_columns
 from seq2slate.errors import DataError, UsageError
 from tests.random_lists import assert_same_lists
 
@@ -693,3 +693,38 @@ def test_a_declared_label_may_be_missing_where_none_is_needed(tmp_path: Path) ->
     assert read(tmp_path / "a.csv", labelled=False, **ROLES).labels is None
     with pytest.raises(DataError, match="no column 'relevance', which is declared label"):
         read(tmp_path / "a.csv", **ROLES)
+
+
+def test_labels_are_not_read_where_none_are_needed() -> None:
+    unknown = products(relevance=[np.nan] * 5)
+    assert from_table(unknown, labelled=False, **ROLES).labels is None
+    assert from_table(two_items(label=["?", "?"]), labelled=False).labels is None
+
+
+def test_a_time_is_not_offered_as_base_order_where_there_is_one() -> None:
+    times = pd.to_datetime(["2026-01-01", "2026-01-02"])
+    with pytest.raises(DataError, match="order_by='ts'"):
+        from_table(two_items(ts=times))
+    for roles in ({"order_by": "score"}, {"position": "score"}):
+        with pytest.raises(DataError) as raised:
+            from_table(two_items(ts=times, score=[1, 2]), **roles)
+        assert "order_by" not in str(raised.value)
+
+
+def test_the_name_of_the_base_order_is_escaped() -> None:
+    roles = from_table(two_items(**{"<b>": [1, 2]}), order_by="<b>").roles
+    assert roles is not None
+    assert "<b>" not in roles._repr_html_()
+
+
+def test_roles_of_several_models_are_joined() -> None:
+    one = Columns(label="y", features=["a"], categorical=["c"])
+    other = Columns(label="y", features=["b"], context=["d"], time_parts=["t"])
+    assert join_columns([one, other]) == Columns(
+        label="y", features=["a", "b"], categorical=["c"], context=["d"], time_parts=["t"]
+    )
+    assert join_columns([one, Columns()]) == Columns(label="y", categorical=["c"])
+    assert join_columns([]) == join_columns([Columns()]) == Columns()
+    for role in ("list_id", "item_id", "label", "position", "order_by"):
+        with pytest.raises(UsageError, match=f"different columns as {role}"):
+            join_columns([Columns(**{role: "p"}), Columns(**{role: "q"})])

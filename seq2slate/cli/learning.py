@@ -38,7 +38,7 @@ from seq2slate.data.files import is_split_folder, read, read_split, write, write
 from seq2slate.data.layouts import Layout
 from seq2slate.data.lists import ItemLists, Split
 from seq2slate.data.ranker import Ranker, reorder_lists
-from seq2slate.data.roles import Columns, as_columns
+from seq2slate.data.roles import Columns, as_columns, join_columns
 from seq2slate.data.summary import summarise
 from seq2slate.errors import TrainingInterruptedError, UsageError
 from seq2slate.estimator import ESTIMATORS, NETWORK_PRESETS, Estimator, Slate, estimator_class, load, make_estimator
@@ -208,9 +208,9 @@ def evaluate(
 
 
 def _with_roles_of(rankers: Iterable[Ranker], columns: Mapping[str, Any]) -> Columns:
-    """Return the roles that are given, on top of those that the first trained ranker was trained with."""
-    trained = (one.columns_ for one in rankers if isinstance(one, Estimator))
-    return as_columns(next(trained, None), columns)
+    """Return the roles that are given, on top of those that the rankers were trained with."""
+    trained = [as_columns(one.columns_, columns) for one in rankers if isinstance(one, Estimator)]
+    return join_columns(trained) if trained else as_columns(columns)
 
 
 @app.command()

@@ -1,8 +1,8 @@
 """Lists as Arrow tables, with one row per list or one row per item: the columns of `seq2slate.data.tables`.
 
-What the columns cannot express is JSON in the schema metadata under `seq2slate`: the names of the features, the roles of
-the table that the lists were read from (`origin`) and, in the item layout, which columns are context. In the item layout an empty list is a row without `item_id` and `position`. Ids
-that came in as integers are integers again.
+What the columns cannot express is JSON in the schema metadata under `seq2slate`: the names of the features, the roles
+of the table that the lists were read from (`origin`) and, in the item layout, which columns are context. In the item
+layout an empty list is a row without `item_id` and `position`. Ids that came in as integers are integers again.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -84,7 +84,7 @@ def make_plan(schema: Any, columns: Columns, source: str, *, labelled: bool = Tr
         schema: The Arrow schema; metadata of seq2slate in it is heeded.
         columns: The declared roles.
         source: The name of the table in error messages.
-        labelled: Whether a declared label has to be there.
+        labelled: Whether labels are read; if not, a declared label may be missing.
 
     """
     if doubled := sorted({name for name in schema.names if schema.names.count(name) > 1}):
@@ -119,7 +119,9 @@ def make_plan(schema: Any, columns: Columns, source: str, *, labelled: bool = Tr
                 'with list_id=["a", "b"]'
             )
     _set_order(plan, columns, schema)
-    resolver = _Resolver(plan, columns, source, frozenset(facts.get("context", ())), _index_columns(schema), vector)
+    resolver = _Resolver(
+        plan, columns, source, frozenset(facts.get("context", ())), _index_columns(schema), vector, labelled
+    )
     for one in schema:
         if not is_unnamed_index(one.name):
             resolver.resolve(one.name, one.type)
@@ -225,6 +227,8 @@ class _Resolver:
     """Columns that were the index of a pandas DataFrame."""
     vector: tuple[str, ...]
     """The names of the numbers in `features`."""
+    labelled: bool
+    """Whether labels are read."""
 
     def resolve(self, name: str, kind: Any) -> None:
         """Give a column its place in the plan."""
@@ -252,6 +256,8 @@ class _Resolver:
             plan.per_item[name] = "category"
             return ["item_id", "categorical"], ""
         if name == columns.label or (name == "label" and columns.label is None and not columns.declares(name)):
+            if not self.labelled:
+                return ["ignored"], "labels are not read"
             plan.fields[name] = FIELDS["label"]
             return ["label"], ""
         if name == plan.position:
@@ -323,9 +329,11 @@ class _Resolver:
         if name in self.columns.categorical and (is_number(values) or is_moment(values)):
             return "category"
         if is_moment(values):
+            has_order = self.columns.order_by is not None or self.plan.position is not None
+            order = "" if has_order else f", order_by={name!r}"
             raise DataError(
                 f"{self.source}: column {name} holds {values}, which is no feature as it stands; declare "
-                f"time_parts=[{name!r}] for hour, weekday and days, order_by={name!r}, or ignore=[{name!r}]"
+                f"time_parts=[{name!r}] for hour, weekday and days{order}, or ignore=[{name!r}]"
             )
         if is_number(values):
             return "number"

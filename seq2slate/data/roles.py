@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from seq2slate.errors import DataError, UsageError
-from seq2slate.html import table
+from seq2slate.html import element, table
 
 if TYPE_CHECKING:
     from seq2slate.data.lists import ItemLists
@@ -190,6 +190,37 @@ def as_columns(columns: Columns | Mapping[str, Any] | None, roles: Mapping[str, 
     return Columns.from_dict(kept | given)
 
 
+def join_columns(roles: Iterable[Columns]) -> Columns:
+    """Return roles that read the columns of all; those that declare nothing fit any ids, label and base order.
+
+    Raises:
+        UsageError: They differ in `list_id`, `item_id`, `label` or the base order.
+
+    >>> join_columns([Columns(label="y", features=["a"]), Columns(label="y", features=["b"], context=["c"])]).changes()
+    {'label': 'y', 'features': ('a', 'b'), 'context': ('c',)}
+    """
+    parts = list(dict.fromkeys(roles))
+    telling = [one for one in parts if one.changes()]
+    if not telling:
+        return Columns()
+    for role in ("list_id", "item_id", "label", "position", "order_by"):
+        values = list(dict.fromkeys(getattr(one, role) for one in telling))
+        if len(values) > 1:
+            raise UsageError(
+                f"the rankers were trained with different columns as {role}: {values[0]!r} and {values[1]!r}; say "
+                f"which one to read: columns={{{role!r}: 'NAME'}} (--{role.replace('_', '-')} NAME)"
+            )
+    joined = {
+        role: tuple(dict.fromkeys(name for one in parts for name in getattr(one, role) or ())) for role in _SEVERAL
+    }
+    read = {name for role, names in joined.items() if role != "ignore" for name in names}
+    joined["ignore"] = tuple(name for name in joined["ignore"] if name not in read)
+    changes: dict[str, Any] = dict(joined)
+    if any(one.features is None for one in parts):
+        changes["features"] = None
+    return replace(telling[0], **changes)
+
+
 def given_roles(columns: Columns | Mapping[str, Any] | None, roles: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the roles that somebody gave; of `Columns`, which cannot tell, those that differ from the defaults.
 
@@ -318,7 +349,7 @@ class ColumnRoles(NamedTuple):
         return "\n".join([*lines, f"base order: {self.base_order}"])
 
     def _repr_html_(self) -> str:
-        return table(["column", "taken for", "note"], self.uses) + f"<p>base order: {self.base_order}</p>"
+        return table(["column", "taken for", "note"], self.uses) + element("p", f"base order: {self.base_order}")
 
 
 def _parts(use: ColumnUse) -> set[str]:
@@ -386,7 +417,7 @@ def check_columns_exist(
         found = ", ".join(names) or "no columns"
         if (role, name) in (("list_id", "list_id"), ("item_id", "item_id")):
             raise DataError(
-                f"{source}: no column {name}; say which column has the {role}: {role}='NAME' "
-                f"(--{role.replace('_', '-')} NAME); found {found}"
+                f"{source}: no column {name}; say which column has the {role}: {role}='NAME', "
+                f"columns={{{role!r}: 'NAME'}} of an estimator (--{role.replace('_', '-')} NAME); found {found}"
             )
         raise DataError(f"{source}: no column {name!r}, which is declared {role}{suggest(name, names)}; found {found}")
