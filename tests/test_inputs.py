@@ -126,7 +126,17 @@ def test_groups_are_lengths_or_ids(make: Any) -> None:
     assert lists.labels is not None
     assert lists.labels.tolist() == [0, 0, 1, 2, 1]
     assert as_lists((X, make([5, 3, 3, 5, 5]))).lengths.tolist() == [3, 2]
-    assert as_lists((X, make([1, 1, 1, 1, 1]))).lengths.tolist() == [5], "as many as rows: one id for each"
+    assert as_lists((X, make([1, 1, 1, 1, 1]))).lengths.tolist() == [1] * 5, "five lengths, and each is 1"
+    with pytest.raises(UsageError, match=r"it may hold ids or lengths; give ids as text"):
+        as_lists((X, make([0, 0, 1, 2, 2])))
+    assert as_lists((X, make(["0", "0", "1", "2", "2"]))).lengths.tolist() == [2, 1, 2]
+
+
+def test_groups_beside_a_frame_need_no_declared_label() -> None:
+    frame = pd.DataFrame({"price": [1.0, 2.0, 3.0]})
+    with pytest.raises(DataError, match="'clicked', which is declared label"):
+        as_lists((frame, [2, 1]), {"label": "clicked"})
+    assert as_lists((frame, [2, 1]), {"label": "clicked"}, labelled=False).labels is None
 
 
 def test_frames_and_sparse_matrices_have_groups_too() -> None:

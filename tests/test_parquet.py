@@ -511,7 +511,21 @@ def test_a_newer_version_of_the_format_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[1]", '["abc"]', '{"version": "x"}', '{"feature_names": 2}', '{"context": [1]}']
+    "text",
+    [
+        "{",
+        "[1]",
+        '["abc"]',
+        '{"version": "x"}',
+        '{"feature_names": 2}',
+        '{"context": [1]}',
+        '{"origin": 3}',
+        '{"origin": null}',
+        '{"origin": ["list_id"]}',
+        '{"origin": {"lable": "x"}}',
+        '{"origin": {"label": 3}}',
+        '{"origin": {"label": "x", "ignore": ["x"]}}',
+    ],
 )
 def test_damaged_metadata_is_an_error(text: str) -> None:
     with pytest.raises(DataError, match="mine: the metadata of seq2slate in the schema is damaged"):

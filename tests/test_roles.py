@@ -20,8 +20,9 @@ from seq2slate import Columns, DataWarning, ItemLists, from_pandas, from_polars,
 from seq2slate.data.checks import has_name_of_id
 from seq2slate.data.columns import time_parts
 from seq2slate.data.files import read, read_split, write
+from seq2slate.data.inputs import as_lists
 from seq2slate.data.parquet import read_parquet, stream_parquet
-from seq2slate.data.roles import as_columns, explain_missing_labels
+from seq2slate.data.roles import as_columns, explain_missing_labels, join_columns
 from seq2slate.errors import DataError, UsageError
 from tests.random_lists import assert_same_lists
 
@@ -107,6 +108,21 @@ def test_columns_have_defaults_and_a_single_name_will_do() -> None:
     assert Columns.from_dict(json.loads(json.dumps(columns.to_dict()))) == columns
     assert columns.changes() == {"list_id": "query", "categorical": ("brand",), "time_parts": ("at",)}
     assert as_columns({"label": "y"}, {"label": "z"}) == Columns(label="z")
+
+
+def test_a_role_that_is_given_replaces_what_contradicts_it() -> None:
+    by_score, by_rank = Columns(order_by="-score"), Columns(position="rank")
+    assert as_columns(by_score, {"position": "rank"}) == by_rank
+    assert as_columns(by_rank, {"order_by": "-score"}) == by_score
+    read = Columns(features=["price", "score"], context=["hour"], categorical=["brand"])
+    assert as_columns(read, {"label": "score", "ignore": ["hour", "brand"]}) == Columns(
+        features=["price"], label="score", ignore=["hour", "brand"]
+    )
+    assert as_columns(read, {"categorical": ["price"]}) == Columns(
+        features=["price", "score"], context=["hour"], categorical=["price"]
+    ), "a feature may be categorical"
+    with pytest.raises(UsageError, match="'x' is declared both label and ignore"):
+        as_columns(read, {"label": "x", "ignore": "x"})
 
 
 @pytest.mark.parametrize(
@@ -670,6 +686,15 @@ def test_a_wrong_file_of_roles_is_named_with_its_key(tmp_path: Path) -> None:
             read(tmp_path / "a.csv", list_id="search_term", item_id="product_uid")
 
 
+def test_a_role_that_is_given_wins_over_a_file_even_if_it_is_the_default(tmp_path: Path) -> None:
+    (tmp_path / "columns.toml").write_text('list_id = "session"\nignore = "list_id"\n')
+    path = tmp_path / "a.csv"
+    path.write_text("session,list_id,item_id,price\n1,a,x,1\n2,a,y,2\n")
+    assert read(path).list_ids.to_pylist() == ["1", "2"]
+    for found in (read(path, list_id="list_id"), as_lists(path, {"list_id": "list_id"})):
+        assert found.list_ids.to_pylist() == ["a"]
+
+
 def test_a_shared_file_of_roles_is_not_for_what_seq2slate_wrote(tmp_path: Path) -> None:
     (tmp_path / "columns.toml").write_text('list_id = "search_term"\nitem_id = "product_uid"\nignore = "id"\n')
     products().to_csv(tmp_path / "a.csv", index=False)
@@ -690,3 +715,38 @@ def test_a_declared_label_may_be_missing_where_none_is_needed(tmp_path: Path) ->
     assert read(tmp_path / "a.csv", labelled=False, **ROLES).labels is None
     with pytest.raises(DataError, match="no column 'relevance', which is declared label"):
         read(tmp_path / "a.csv", **ROLES)
+
+
+def test_labels_are_not_read_where_none_are_needed() -> None:
+    unknown = products(relevance=[np.nan] * 5)
+    assert from_table(unknown, labelled=False, **ROLES).labels is None
+    assert from_table(two_items(label=["?", "?"]), labelled=False).labels is None
+
+
+def test_a_time_is_not_offered_as_base_order_where_there_is_one() -> None:
+    times = pd.to_datetime(["2026-01-01", "2026-01-02"])
+    with pytest.raises(DataError, match="order_by='ts'"):
+        from_table(two_items(ts=times))
+    for roles in ({"order_by": "score"}, {"position": "score"}):
+        with pytest.raises(DataError) as raised:
+            from_table(two_items(ts=times, score=[1, 2]), **roles)
+        assert "order_by" not in str(raised.value)
+
+
+def test_the_name_of_the_base_order_is_escaped() -> None:
+    roles = from_table(two_items(**{"<b>": [1, 2]}), order_by="<b>").roles
+    assert roles is not None
+    assert "<b>" not in roles._repr_html_()
+
+
+def test_roles_of_several_models_are_joined() -> None:
+    one = Columns(label="y", features=["a"], categorical=["c"])
+    other = Columns(label="y", features=["b"], context=["d"], time_parts=["t"])
+    assert join_columns([one, other]) == Columns(
+        label="y", features=["a", "b"], categorical=["c"], context=["d"], time_parts=["t"]
+    )
+    assert join_columns([one, Columns()]) == Columns(label="y", categorical=["c"])
+    assert join_columns([]) == join_columns([Columns()]) == Columns()
+    for role in ("list_id", "item_id", "label", "position", "order_by"):
+        with pytest.raises(UsageError, match=f"different columns as {role}"):
+            join_columns([Columns(**{role: "p"}), Columns(**{role: "q"})])

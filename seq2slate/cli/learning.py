@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,7 +38,7 @@ from seq2slate.data.files import is_split_folder, read, read_split, write, write
 from seq2slate.data.layouts import Layout
 from seq2slate.data.lists import ItemLists, Split
 from seq2slate.data.ranker import Ranker, reorder_lists
-from seq2slate.data.roles import Columns, as_columns
+from seq2slate.data.roles import Columns, as_columns, join_columns
 from seq2slate.data.summary import summarise
 from seq2slate.errors import Seq2SlateError, TrainingInterruptedError, UsageError
 from seq2slate.estimator import ESTIMATORS, NETWORK_PRESETS, Estimator, Slate, estimator_class, load, make_estimator
@@ -72,7 +72,7 @@ def convert(
     out: Annotated[Path, typer.Argument(help="File to write, or folder if IN is a folder with train, valid and test.")],
     layout: Annotated[Layout | None, typer.Option(help="What a row of a Parquet file is; lists if not given.")] = None,
     *,
-    columns: Columns,
+    columns: Mapping[str, Any],
 ) -> None:
     """Convert between LETOR text, Parquet, JSON lines and CSV."""
     if is_split_folder(source):
@@ -90,7 +90,7 @@ def inspect(
     source: Annotated[str, typer.Argument(metavar="FILE", help="A file, a glob, or a folder of files.")],
     as_json: AsJson = False,
     *,
-    columns: Columns,
+    columns: Mapping[str, Any],
 ) -> None:
     """Print what a file holds: what each column is taken for, lists, lengths, labels, and what to worry about."""
     parts = read_split(source, columns)._asdict() if is_split_folder(source) else {source: read(source, columns)}
@@ -124,7 +124,7 @@ def split(
     ] = False,
     seed: Seed = 0,
     *,
-    columns: Columns,
+    columns: Mapping[str, Any],
 ) -> None:
     """Split lists into train, validation and test; `train` and `evaluate` take the folder."""
     lists, shares = read(source, columns), (1 - valid - test, valid)
@@ -181,13 +181,13 @@ def evaluate(
     seed: Seed = 0,
     as_json: AsJson = False,
     *,
-    columns: Columns,
+    columns: Mapping[str, Any],
 ) -> None:
     """Compare rankers with the base order: metrics, 95% intervals and a paired test."""
     visitor = None if user is None else click_model(user, eta=eta, q=q, relevant_from=relevant_from)
     rankers = parse_rankers(ranker or ["base"], user=visitor, seed=seed)
-    columns = _with_roles_of(rankers.values(), columns)
-    lists = read_split(data, columns).test if is_split_folder(data) else read(data, columns)
+    roles = _with_roles_of(rankers.values(), columns)
+    lists = read_split(data, roles).test if is_split_folder(data) else read(data, roles)
     if visitor is not None:
         check_grades(visitor, lists)
     ceilings = [name for name, one in rankers.items() if isinstance(one, LoggedCeiling | ShownCeiling)]
@@ -207,10 +207,10 @@ def evaluate(
         Console().print(result)
 
 
-def _with_roles_of(rankers: Iterable[Ranker], columns: Columns) -> Columns:
-    """Return the roles that are given, on top of those that the first trained ranker was trained with."""
-    trained = (one.columns_ for one in rankers if isinstance(one, Estimator))
-    return as_columns(next(trained, None), columns.changes())
+def _with_roles_of(rankers: Iterable[Ranker], columns: Mapping[str, Any]) -> Columns:
+    """Return the roles that are given, on top of those that the rankers were trained with."""
+    trained = [as_columns(one.columns_, columns) for one in rankers if isinstance(one, Estimator)]
+    return join_columns(trained) if trained else as_columns(columns)
 
 
 @app.command()
@@ -257,7 +257,7 @@ def train(
     ] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard scalars.")] = None,
     *,
-    columns: Columns,
+    columns: Mapping[str, Any],
     **options: Any,
 ) -> None:
     """Train a ranker on labelled lists; Ctrl-C stops, and --resume goes on."""
@@ -281,7 +281,7 @@ def train(
     typer.echo(f"{out}: {ranker}, trained on {len(lists):,} lists")
 
 
-def _train_and_valid(data: str, valid: str | None, columns: Columns) -> tuple[ItemLists, ItemLists | None]:
+def _train_and_valid(data: str, valid: str | None, columns: Mapping[str, Any]) -> tuple[ItemLists, ItemLists | None]:
     if not is_split_folder(data):
         return read(data, columns), None if valid is None else read(valid, columns)
     split = read_split(data, columns)
@@ -346,7 +346,7 @@ def rerank(
     temperature: Annotated[float, typer.Option(help="Of --sample: above 1 is closer to uniform.")] = 1.0,
     seed: Seed = 0,
     *,
-    columns: Columns,
+    columns: Mapping[str, Any],
 ) -> None:
     """Put lists in a better order: ids out, best first, with the log-probability of each choice."""
     if out.suffix not in (".parquet", ".jsonl"):

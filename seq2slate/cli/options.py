@@ -75,7 +75,7 @@ def derived_from(owners: Mapping[str, Sequence[Option]]) -> Callable[[Command], 
 
 
 def with_columns(command: Command) -> Command:
-    """Give a command, which takes them as `columns`, an option for each role of `Columns`."""
+    """Give a command, which takes those that are given as `columns`, an option for each role of `Columns`."""
     own = inspect.signature(command, eval_str=True)
     named = [one for one in own.parameters.values() if one.name != "columns"]
     roles = [_parameter(option, {option.help: [""]}, 1) for option in options_of(Columns)]
@@ -83,7 +83,7 @@ def with_columns(command: Command) -> Command:
     @wraps(command)
     def called(**values: Any) -> None:
         given = {one.name: values.pop(one.name) for one in roles}
-        command(**values, columns=Columns.from_dict({k: v for k, v in given.items() if v not in (None, [])}))
+        command(**values, columns={role: value for role, value in given.items() if value not in (None, [])})
 
     del called.__wrapped__
     called.__signature__ = own.replace(parameters=[*named, *roles])  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ from seq2slate.data.layouts import Layout
 from seq2slate.data.letor import align_letor, read_letor, write_letor
 from seq2slate.data.lists import ItemLists, Split
 from seq2slate.data.parquet import is_own_parquet, parquet_files, read_parquet, write_parquet
-from seq2slate.data.roles import Columns, as_columns, load_roles, roles_file
+from seq2slate.data.roles import Columns, as_columns, given_roles, load_roles, roles_file
 from seq2slate.data.tables import check_same_columns
 from seq2slate.data.text import AnyPath
 from seq2slate.errors import DataError, UsageError
@@ -99,7 +99,7 @@ def read(
     paths = _expand(path_or_paths)
     if format is not None and format not in FORMATS:
         raise UsageError(f"no format {format!r}; there are {', '.join(FORMATS)}")
-    given = as_columns(columns, roles)
+    given = given_roles(columns, roles)
     parts = _read_alike(paths, [format or _format_of(path) for path in paths], given, labelled=labelled)
     if len(parts) == 1:
         return parts[0]
@@ -131,7 +131,7 @@ def read_split(
 
     """
     paths = _parts_of(folder, prefix)
-    return Split(*_read_alike(paths, [_format_of(path) for path in paths], as_columns(columns, roles)))
+    return Split(*_read_alike(paths, [_format_of(path) for path in paths], given_roles(columns, roles)))
 
 
 def is_split_folder(path: AnyPath) -> bool:
@@ -176,10 +176,12 @@ def write_split(split: Split, folder: AnyPath, *, layout: Layout | None = None) 
         write(lists, Path(folder) / f"{name}.parquet", layout=layout)
 
 
-def _read_alike(paths: list[Path], formats: list[str], columns: Columns, *, labelled: bool = True) -> list[ItemLists]:
+def _read_alike(
+    paths: list[Path], formats: list[str], given: Mapping[str, Any], *, labelled: bool = True
+) -> list[ItemLists]:
     """Return the lists of each file, after checking that all have the same columns."""
     parts = [
-        _read_file(path, FORMATS[name], columns, labelled=labelled) for path, name in zip(paths, formats, strict=True)
+        _read_file(path, FORMATS[name], given, labelled=labelled) for path, name in zip(paths, formats, strict=True)
     ]
     if len(set(formats)) == 1:
         parts = FORMATS[formats[0]].align(parts)
@@ -188,25 +190,25 @@ def _read_alike(paths: list[Path], formats: list[str], columns: Columns, *, labe
     return parts
 
 
-def _read_file(path: Path, form: FileFormat, columns: Columns, *, labelled: bool) -> ItemLists:
+def _read_file(path: Path, form: FileFormat, given: Mapping[str, Any], *, labelled: bool) -> ItemLists:
     if form.has_names:
-        return form.read(path, _with_roles_file(path, form, columns), labelled=labelled)
-    if given := columns.changes():
+        return form.read(path, _with_roles_file(path, form, given), labelled=labelled)
+    if changes := as_columns(given).changes():
         raise UsageError(
-            f"{path}: its columns have no names, so there can be no {next(iter(given))}; roles are for tables, such as "
-            "Parquet and CSV"
+            f"{path}: its columns have no names, so there can be no {next(iter(changes))}; roles are for tables, such "
+            "as Parquet and CSV"
         )
     return form.read(path)
 
 
-def _with_roles_file(path: Path, form: FileFormat, columns: Columns) -> Columns:
+def _with_roles_file(path: Path, form: FileFormat, given: Mapping[str, Any]) -> Columns:
     """Return the roles that a file beside the data declares, with those that were given in their place."""
     own, shared = roles_file(path), path.with_name(SHARED_ROLES)
     if own.exists():
-        return as_columns(load_roles(own), columns.changes())
+        return as_columns(load_roles(own), given)
     if shared.exists() and not form.is_own(path):
-        return as_columns(load_roles(shared), columns.changes())
-    return columns
+        return as_columns(load_roles(shared), given)
+    return as_columns(given)
 
 
 def _expand(path_or_paths: AnyPath | Sequence[AnyPath]) -> list[Path]:

@@ -64,10 +64,10 @@ def as_lists_with_rows(
         return data, np.arange(data.n_items)
     asked = as_columns(columns)
     if is_path(data) or (isinstance(data, list) and data and all(is_path(one) for one in data)):
-        lists = read(data, asked, labelled=labelled)
+        lists = read(data, columns, labelled=labelled)
         return lists, np.arange(lists.n_items)
     if isinstance(data, tuple):
-        return _from_arrays(data, asked, name)
+        return _from_arrays(data, asked, name, labelled=labelled)
     if is_table(data):
         return table_with_rows(data, asked, source=name, labelled=labelled)
     hint = "; call its collect() first" if hasattr(data, "collect") else ""
@@ -93,12 +93,12 @@ def _describe(data: Any) -> str:
 # Arrays
 
 
-def _from_arrays(data: tuple[Any, ...], columns: Columns, name: str) -> tuple[ItemLists, IntArray]:
+def _from_arrays(data: tuple[Any, ...], columns: Columns, name: str, *, labelled: bool) -> tuple[ItemLists, IntArray]:
     if len(data) not in (2, 3):
         raise UsageError(f"{name}: expected (X, y, group) or (X, group), got a tuple of {len(data)}")
     table, labels, group = data if len(data) == 3 else (data[0], None, data[1])
     if is_pandas(table) or hasattr(table, "__arrow_c_stream__"):
-        return _from_frame(as_arrow(table, columns, name), labels, group, columns, name)
+        return _from_frame(as_arrow(table, columns, name), labels, group, columns, name, labelled=labelled)
     features = _as_array(table, "X", name)
     if features.ndim != 2:
         raise DataError(f"{name}: X must have the shape (rows, columns), got {features.shape}")
@@ -112,7 +112,9 @@ def _from_arrays(data: tuple[Any, ...], columns: Columns, name: str) -> tuple[It
     return lists.checked(), groups.rows
 
 
-def _from_frame(table: Any, labels: Any, group: Any, columns: Columns, name: str) -> tuple[ItemLists, IntArray]:
+def _from_frame(
+    table: Any, labels: Any, group: Any, columns: Columns, name: str, *, labelled: bool
+) -> tuple[ItemLists, IntArray]:
     """Return the lists of a table whose groups, and labels if any, stand beside it; item ids may stand in it."""
     list_id, label = columns.list_id_columns[0], columns.label or "label"
     for taken in (list_id, label) if labels is not None else (list_id,):
@@ -129,7 +131,7 @@ def _from_frame(table: Any, labels: Any, group: Any, columns: Columns, name: str
         beside[label] = pa.array(_label_array(labels, table.num_rows, name))
     for column, values in beside.items():
         table = table.append_column(column, values)
-    return table_with_rows(table, columns, source=name)
+    return table_with_rows(table, columns, source=name, labelled=labelled)
 
 
 class _Groups(NamedTuple):
@@ -147,8 +149,14 @@ class _Groups(NamedTuple):
         values = np.asarray(group)
         if values.ndim != 1:
             raise DataError(f"{name}: group must be one-dimensional, got the shape {values.shape}")
-        if len(values) == n_rows:
+        are_lengths = values.dtype.kind in "iu" and (values >= 0).all() and values.sum() == n_rows
+        if len(values) == n_rows and not are_lengths:
             return cls._by_id(values, name)
+        if len(values) == n_rows and (values != 1).any():
+            raise UsageError(
+                f"{name}: group has an entry for each row, and its entries add up to the {n_rows} rows: it may hold "
+                "ids or lengths; give ids as text, such as group.astype(str), and leave lists of length 0 out of lengths"
+            )
         if values.dtype.kind not in "iu" or (values < 0).any() or values.sum() != n_rows:
             total = f"they add up to {values.sum()}" if values.dtype.kind in "iuf" else f"it holds {values.dtype}"
             raise DataError(

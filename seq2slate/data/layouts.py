@@ -1,8 +1,8 @@
 """Lists as Arrow tables, with one row per list or one row per item: the columns of `seq2slate.data.tables`.
 
-What the columns cannot express is JSON in the schema metadata under `seq2slate`: the names of the features and, in the
-item layout, which columns are context. In the item layout an empty list is a row without `item_id` and `position`. Ids
-that came in as integers are integers again.
+What the columns cannot express is JSON in the schema metadata under `seq2slate`: the names of the features, the roles
+of the table that the lists were read from (`origin`) and, in the item layout, which columns are context. In the item
+layout an empty list is a row without `item_id` and `position`. Ids that came in as integers are integers again.
 """
 
 from __future__ import annotations
@@ -44,8 +44,11 @@ def table_slices(lists: ItemLists, layout: Layout) -> Iterator[Any]:
     if layout not in ("lists", "items"):
         raise UsageError(f'layout must be "lists" or "items", got {layout!r}')
     ids = lists.categorical.get(ITEM_ID)
-    facts = {"ids_are_categories": True} if ids is not None and ids.equals(lists.item_ids) else {}
-    if facts:  # the ids stand in the table already
+    facts: dict[str, Any] = {}
+    if lists.roles is not None and (origin := lists.roles.for_prediction()).changes():
+        facts["origin"] = origin.to_dict()
+    if ids is not None and ids.equals(lists.item_ids):  # the ids stand in the table already
+        facts["ids_are_categories"] = True
         others = {name: values for name, values in lists.categorical.items() if name != ITEM_ID}
         lists = replace(lists, categorical=others)
     _check_writable(lists, layout)

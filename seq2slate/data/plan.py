@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -84,14 +84,15 @@ def make_plan(schema: Any, columns: Columns, source: str, *, labelled: bool = Tr
         schema: The Arrow schema; metadata of seq2slate in it is heeded.
         columns: The declared roles.
         source: The name of the table in error messages.
-        labelled: Whether a declared label has to be there.
+        labelled: Whether labels are read; if not, a declared label may be missing.
 
     """
     if doubled := sorted({name for name in schema.names if schema.names.count(name) > 1}):
         raise DataError(f"{source}: column {doubled[0]} occurs twice")
-    facts = checked_metadata(schema, source)
+    facts, asked = checked_metadata(schema, source), columns
+    origin = Columns.from_dict(facts["origin"]) if "origin" in facts else None
     if facts:
-        columns = _of_own_table(columns, schema.names, facts)
+        columns = _of_own_table(columns, schema, facts, origin)
     vector = tuple(facts.get("feature_names", ())) if VECTORS in schema.names else ()
     check_columns_exist(columns, schema.names, source, vector, labelled=labelled)
     claimed = {name for role in ("label", "position", "item_id") if (name := getattr(columns, role)) is not None}
@@ -118,41 +119,52 @@ def make_plan(schema: Any, columns: Columns, source: str, *, labelled: bool = Tr
                 'with list_id=["a", "b"]'
             )
     _set_order(plan, columns, schema)
-    resolver = _Resolver(plan, columns, source, frozenset(facts.get("context", ())), _index_columns(schema), vector)
+    resolver = _Resolver(
+        plan, columns, source, frozenset(facts.get("context", ())), _index_columns(schema), vector, labelled
+    )
     for one in schema:
         if not is_unnamed_index(one.name):
             resolver.resolve(one.name, one.type)
     plan.roles = ColumnRoles(
-        columns,
+        asked,
         tuple(plan.uses),
         _order_text(plan),
         tuple(plan.warnings),
         _id_type([schema.field(name).type for name in plan.list_id]),
         _id_type([_item_type(schema.field(plan.item_id).type)]),
         plan.rows_are_lists,
+        plan.is_own,
+        origin,
     )
     return plan
 
 
-def _of_own_table(columns: Columns, names: Sequence[str], facts: Mapping[str, Any]) -> Columns:
+def _of_own_table(columns: Columns, schema: Any, facts: Mapping[str, Any], origin: Columns | None) -> Columns:
     """Return roles for a table that seq2slate wrote, in which ids, label and base order have names of their own.
 
-    They may come from a model that was trained on another table, before the lists of it were written.
+    A role may be that of another table, on which a model was trained before the lists of it were written: the role is
+    that of the origin, or its column is not here, or is one of the items. Then the table says itself what its columns
+    are.
     """
-    if not set(columns.list_id_columns) <= set(names):
-        own = Columns()
-        columns = replace(
-            columns,
-            list_id=own.list_id,
-            item_id=own.item_id,
-            label=None,
-            position=None,
-            order_by=None,
-            features=None,
-            time_parts=(),
-            categorical=tuple(name for name in columns.categorical if name in names),
-            context=tuple(name for name in columns.context if name in names),
-        )
+    names = schema.names
+    absent = {role for role, _ in columns.missing_from(names)}
+    if any(name in names and is_list(schema.field(name).type) for name in columns.list_id_columns):
+        absent.add("list_id")
+    own: dict[str, Any] = {}
+    for role, name in (("list_id", "list_id"), ("item_id", "item_id"), ("label", "label"), ("order_by", None)):
+        value = getattr(columns, role)
+        is_foreign = role in absent or (origin is not None and value == getattr(origin, role))
+        if value not in (name, None) and is_foreign and (name is None or name in names):
+            own[role] = getattr(Columns(), role)
+    if "position" in absent:
+        own["position"] = None
+    if "time_parts" in absent:
+        own["time_parts"] = tuple(name for name in columns.time_parts if name in names)
+    if own:
+        own |= {
+            role: tuple(name for name in getattr(columns, role) if name in names) for role in ("categorical", "context")
+        }
+        columns = replace(columns, features=None, **own)
     if facts.get("ids_are_categories") and columns.item_id not in columns.categorical:
         columns = replace(columns, categorical=(*columns.categorical, columns.item_id))
     return columns
@@ -215,6 +227,8 @@ class _Resolver:
     """Columns that were the index of a pandas DataFrame."""
     vector: tuple[str, ...]
     """The names of the numbers in `features`."""
+    labelled: bool
+    """Whether labels are read."""
 
     def resolve(self, name: str, kind: Any) -> None:
         """Give a column its place in the plan."""
@@ -242,6 +256,8 @@ class _Resolver:
             plan.per_item[name] = "category"
             return ["item_id", "categorical"], ""
         if name == columns.label or (name == "label" and columns.label is None and not columns.declares(name)):
+            if not self.labelled:
+                return ["ignored"], "labels are not read"
             plan.fields[name] = FIELDS["label"]
             return ["label"], ""
         if name == plan.position:
@@ -313,9 +329,11 @@ class _Resolver:
         if name in self.columns.categorical and (is_number(values) or is_moment(values)):
             return "category"
         if is_moment(values):
+            has_order = self.columns.order_by is not None or self.plan.position is not None
+            order = "" if has_order else f", order_by={name!r}"
             raise DataError(
                 f"{self.source}: column {name} holds {values}, which is no feature as it stands; declare "
-                f"time_parts=[{name!r}] for hour, weekday and days, order_by={name!r}, or ignore=[{name!r}]"
+                f"time_parts=[{name!r}] for hour, weekday and days{order}, or ignore=[{name!r}]"
             )
         if is_number(values):
             return "number"
@@ -363,7 +381,9 @@ def checked_metadata(schema: Any, source: str) -> Mapping[str, Any]:
         facts = read_metadata(schema)
         is_newer = facts.get("version", VERSION) > VERSION
         is_whole = is_newer or all(is_names(facts.get(key, [])) for key in ("feature_names", "context", "aside"))
-    except (ValueError, TypeError):
+        if is_whole and not is_newer:
+            Columns.from_dict(facts.get("origin", {}))
+    except (ValueError, TypeError, AttributeError):
         is_newer = is_whole = False
     if is_newer:
         raise DataError(f"{source}: written by a newer version of seq2slate; upgrade to read it")

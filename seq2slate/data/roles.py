@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from seq2slate.errors import DataError, UsageError
-from seq2slate.html import table
+from seq2slate.html import element, table
 
 if TYPE_CHECKING:
     from seq2slate.data.lists import ItemLists
@@ -158,20 +158,80 @@ class Columns:
 
 
 def as_columns(columns: Columns | Mapping[str, Any] | None, roles: Mapping[str, Any] | None = None) -> Columns:
-    """Return roles that are given as `Columns`, as a mapping, as single roles, or not at all; single roles win.
+    """Return roles that are given as `Columns`, as a mapping, as single roles, or not at all.
+
+    Single roles win, and what contradicts them gives way: a position replaces `order_by`, and a column leaves the roles
+    that it cannot have together with the given one.
 
     >>> as_columns(Columns(label="clicks"), {"ignore": "id"}).changes()
     {'label': 'clicks', 'ignore': ('id',)}
+    >>> as_columns(Columns(order_by="-score", features=["price", "rank"]), {"position": "rank"}).changes()
+    {'position': 'rank', 'features': ('price',)}
     >>> as_columns(None, {"lable": "clicks"})
     Traceback (most recent call last):
     seq2slate.errors.UsageError: there is no role 'lable' (did you mean 'label'?); roles are list_id, item_id, ...
+    """
+    below, given = given_roles(columns), dict(roles or {})
+    if not given:
+        return Columns.from_dict(below)
+    base = Columns.from_dict(below)
+    claimed = Columns.from_dict({"list_id": base.list_id, "item_id": base.item_id, **given})._named()
+    kept = {role: value for role, value in base.changes().items() if role not in given}
+    if "position" in given or "order_by" in given:
+        kept = {role: value for role, value in kept.items() if role not in ("position", "order_by")}
+    for role in kept.keys() & set(_SEVERAL):
+        taken = {
+            name
+            for other, names in claimed.items()
+            if other in given and frozenset((role, other)) not in _MAY_SHARE
+            for name in names
+        }
+        kept[role] = tuple(name for name in kept[role] if name not in taken)
+    return Columns.from_dict(kept | given)
+
+
+def join_columns(roles: Iterable[Columns]) -> Columns:
+    """Return roles that read the columns of all; those that declare nothing fit any ids, label and base order.
+
+    Raises:
+        UsageError: They differ in `list_id`, `item_id`, `label` or the base order.
+
+    >>> join_columns([Columns(label="y", features=["a"]), Columns(label="y", features=["b"], context=["c"])]).changes()
+    {'label': 'y', 'features': ('a', 'b'), 'context': ('c',)}
+    """
+    parts = list(dict.fromkeys(roles))
+    telling = [one for one in parts if one.changes()]
+    if not telling:
+        return Columns()
+    for role in ("list_id", "item_id", "label", "position", "order_by"):
+        values = list(dict.fromkeys(getattr(one, role) for one in telling))
+        if len(values) > 1:
+            raise UsageError(
+                f"the rankers were trained with different columns as {role}: {values[0]!r} and {values[1]!r}; say "
+                f"which one to read: columns={{{role!r}: 'NAME'}} (--{role.replace('_', '-')} NAME)"
+            )
+    joined = {
+        role: tuple(dict.fromkeys(name for one in parts for name in getattr(one, role) or ())) for role in _SEVERAL
+    }
+    read = {name for role, names in joined.items() if role != "ignore" for name in names}
+    joined["ignore"] = tuple(name for name in joined["ignore"] if name not in read)
+    changes: dict[str, Any] = dict(joined)
+    if any(one.features is None for one in parts):
+        changes["features"] = None
+    return replace(telling[0], **changes)
+
+
+def given_roles(columns: Columns | Mapping[str, Any] | None, roles: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the roles that somebody gave; of `Columns`, which cannot tell, those that differ from the defaults.
+
+    >>> given_roles({"label": "clicks"}, {"list_id": "list_id"})
+    {'label': 'clicks', 'list_id': 'list_id'}
     """
     if columns is None:
         columns = {}
     if not isinstance(columns, Columns | Mapping):
         raise UsageError(f"columns must be seq2slate.Columns or a dict of roles, not {type(columns).__name__}")
-    given = columns.changes() if isinstance(columns, Columns) else dict(columns)
-    return Columns.from_dict({**given, **(roles or {})})
+    return {**(columns.changes() if isinstance(columns, Columns) else columns), **(roles or {})}
 
 
 def roles_file(path: str | os.PathLike[str]) -> Path:
@@ -225,6 +285,10 @@ class ColumnRoles(NamedTuple):
     """Arrow types that the ids came in: they are text inside."""
     rows_are_lists: bool = False
     """Whether a row is a list, and not an item."""
+    is_own: bool = False
+    """Whether seq2slate wrote the table: its columns need no roles."""
+    origin: Columns | None = None
+    """The roles of the table that such a table was made from, if they are known."""
 
     def role_of(self, name: str) -> str:
         """Return the role of a column."""
@@ -242,10 +306,17 @@ class ColumnRoles(NamedTuple):
             warnings=tuple(dict.fromkeys((*self.warnings, *other.warnings))),
             list_id_type=self.list_id_type if self.list_id_type == other.list_id_type else "string",
             item_id_type=self.item_id_type if self.item_id_type == other.item_id_type else "string",
+            is_own=self.is_own and other.is_own,
+            origin=self.origin if self.origin == other.origin else None,
         )
 
     def for_prediction(self) -> Columns:
-        """Return roles that read the same columns again, and ignore all others by name."""
+        """Return roles that read the same columns again, and ignore all others by name.
+
+        A table that seq2slate wrote stands for the one that it was made from.
+        """
+        if self.is_own:
+            return self._on_origin()
         roles = {use.name: _parts(use) for use in self.uses}
         elsewhere = {"item_id", "list_id", "context"}
         read = [
@@ -261,6 +332,15 @@ class ColumnRoles(NamedTuple):
             ignore=(),
         )
 
+    def _on_origin(self) -> Columns:
+        """Return the roles of the original table, with those that were asked for in their place."""
+        origin, asked = self.origin or Columns(), self.columns.changes()
+        asked.pop("ignore", None)
+        for role in {"categorical", "context"} & asked.keys():
+            others = [name for name in getattr(origin, role) if not self.columns.declares(name)]
+            asked[role] = (*others, *asked[role])
+        return as_columns(origin, asked)
+
     def __str__(self) -> str:
         """Return a table of the columns, and what the base order is."""
         rows = [("column", "taken for", "note"), *self.uses]
@@ -269,7 +349,7 @@ class ColumnRoles(NamedTuple):
         return "\n".join([*lines, f"base order: {self.base_order}"])
 
     def _repr_html_(self) -> str:
-        return table(["column", "taken for", "note"], self.uses) + f"<p>base order: {self.base_order}</p>"
+        return table(["column", "taken for", "note"], self.uses) + element("p", f"base order: {self.base_order}")
 
 
 def _parts(use: ColumnUse) -> set[str]:
@@ -337,7 +417,7 @@ def check_columns_exist(
         found = ", ".join(names) or "no columns"
         if (role, name) in (("list_id", "list_id"), ("item_id", "item_id")):
             raise DataError(
-                f"{source}: no column {name}; say which column has the {role}: {role}='NAME' "
-                f"(--{role.replace('_', '-')} NAME); found {found}"
+                f"{source}: no column {name}; say which column has the {role}: {role}='NAME', "
+                f"columns={{{role!r}: 'NAME'}} of an estimator (--{role.replace('_', '-')} NAME); found {found}"
             )
         raise DataError(f"{source}: no column {name!r}, which is declared {role}{suggest(name, names)}; found {found}")
