@@ -1,12 +1,21 @@
-"""Atomic writes: files that appear whole or not at all, and changes to a file that wait for each other."""
+"""Atomic writes: files and folders that appear whole or not at all, and changes to a file that wait for each other."""
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import fcntl
 import os
+import shutil
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+_EXCHANGE = 2  # RENAME_EXCHANGE of Linux and RENAME_SWAP of macOS
+_NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
+_PARTIAL, _REPLACED = ".partial", ".replaced"
 
 
 @contextmanager
@@ -56,13 +65,94 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
 
     The lock is on a hidden file beside it, which stays: the file itself is another one after each change.
     """
-    import fcntl  # not on Windows, where everything else here runs
-
     final = Path(path)
     final.parent.mkdir(parents=True, exist_ok=True)
     with final.with_name(f".{final.name}.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # freed when the file is closed, or the process ends
         yield
+
+
+@contextmanager
+def atomic_folder(path: str | os.PathLike[str], check: Callable[[Path], None] | None = None) -> Iterator[Path]:
+    """Yield an empty folder that takes the name `path`, and the place of what is there, when the block succeeds.
+
+    The two folders change places in one system call, so at every instant the name leads to the old folder or to the
+    new one, whole. A file system without that call gets two renames: between them, for some microseconds, the name
+    leads nowhere, and a process that is killed just then leaves the old folder beside it, under a name that ends in
+    `.replaced`. Of a link, the folder that it leads to is replaced.
+
+    One writer at a time is in such a block of the same parent folder. It deletes what killed writers have left.
+
+    Args:
+        path: The final name.
+        check: Called with the final path before it is replaced; raises if it must not be.
+    """
+    final = Path(os.path.realpath(path))
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(final.parent) as is_alone:
+        if is_alone:
+            _sweep(final)
+        partial = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=_PARTIAL, dir=final.parent))
+        try:
+            yield partial
+            for inner in (*partial.iterdir(), partial):
+                inner.chmod((0o777 if inner.is_dir() else 0o666) & ~umask())  # safetensors lets only the owner read
+                sync(inner)
+            if check is not None:
+                check(final)
+            if not final.exists():
+                partial.rename(final)
+            elif not _exchange(partial, final):
+                replaced = partial.with_suffix(_REPLACED)
+                final.rename(replaced)
+                partial.rename(final)
+                shutil.rmtree(replaced)
+            sync(final.parent)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Wait for other writers; yield whether the file system has locks. The kernel unlocks for a killed process."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            is_locked = True
+        except OSError:
+            is_locked = False
+        yield is_locked
+    finally:
+        os.close(handle)
+
+
+def _sweep(final: Path) -> None:
+    """Delete what writers of a folder have left: they were killed, since nobody else holds the lock."""
+    suffixes = (_PARTIAL, _REPLACED) if final.exists() else (_PARTIAL,)
+    for left in final.parent.iterdir():
+        if left.name.startswith(f".{final.name}.") and left.suffix in suffixes and left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two folders change places in one step; return False where the system or the file system cannot."""
+    paths = os.fsencode(one), os.fsencode(other)
+    library = ctypes.CDLL(None, use_errno=True)
+    try:
+        if sys.platform == "darwin":
+            failed = library.renamex_np(*paths, ctypes.c_uint(_EXCHANGE))
+        else:
+            here = ctypes.c_int(-100)  # AT_FDCWD
+            failed = library.renameat2(here, paths[0], here, paths[1], ctypes.c_uint(_EXCHANGE))
+    except AttributeError:  # a C library without the call
+        return False
+    if not failed:
+        return True
+    code = ctypes.get_errno()
+    if code in _NO_EXCHANGE:
+        return False
+    raise OSError(code, os.strerror(code), os.fspath(one), None, os.fspath(other))
 
 
 def umask() -> int:

@@ -1,35 +1,36 @@
-"""One folder per ranker: `config.json`, `weights.safetensors` and `features.json`. Never pickle.
+"""One folder per ranker: `config.json`, `weights.safetensors`, `features.json` and a manifest. Never pickle.
 
-The folder is written beside its final name and renamed when it is whole. `config.json` carries the checksum of the
-weights, so that a damaged folder is refused when it is opened and not when it has served wrong slates.
+The folder is written beside its final name and takes it when it is whole; one that is there already changes places with
+it. `manifest.json` has the checksum of every file, so that a damaged folder is refused when it is opened and not when
+it has served wrong slates.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
+import safetensors.numpy
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
-from seq2slate.atomic import sync, umask
-from seq2slate.errors import DataError
+from seq2slate.atomic import atomic_folder
+from seq2slate.errors import DataError, UsageError
+from seq2slate.manifest import MANIFEST, read_folder, write_manifest
 
-FORMAT = 2
-"""The version of the folder's layout. Format 1 was that of seq2slate 0.1."""
+FORMAT = 3
+"""The version of the folder's layout. Format 2, of seq2slate 0.2, has no manifest and is read too."""
+_OLDEST_FORMAT = 2
 
 _CONFIG_FILE, _FEATURES_FILE = "config.json", "features.json"
 WEIGHTS_FILE = "weights.safetensors"
 """The file of a folder that holds the weights."""
+_FILES = (_CONFIG_FILE, _FEATURES_FILE, WEIGHTS_FILE)
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class SavedRanker:
     weights: dict[str, npt.NDArray[Any]]
     features: str
     """The fitted feature transform, as JSON."""
+    checksums: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the files that it was read from, by name."""
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the folder whole, in place of a ranker that is there already.
@@ -51,44 +54,84 @@ class SavedRanker:
             DataError: The folder holds something else.
 
         """
-        with _replaced_folder(Path(folder)) as partial:
-            save_file(self.weights, partial / WEIGHTS_FILE)
-            (partial / _FEATURES_FILE).write_text(self.features)
-            head = {"format": FORMAT, "ranker": self.kind, "weights_sha256": _digest(partial / WEIGHTS_FILE)}
-            (partial / _CONFIG_FILE).write_text(json.dumps(head | {"config": self.config}, indent=2) + "\n")
+        head = {"format": FORMAT, "ranker": self.kind, "config": self.config}
+        with atomic_folder(folder, check_replaceable) as partial:
+            (partial / WEIGHTS_FILE).write_bytes(safetensors.numpy.save(self.weights))
+            (partial / _FEATURES_FILE).write_text(self.features, "utf-8")
+            (partial / _CONFIG_FILE).write_text(json.dumps(head, indent=2) + "\n")
+            write_manifest(partial, _FILES)
 
 
 def load_saved(folder: str | os.PathLike[str]) -> SavedRanker:
-    """Open a folder that `SavedRanker.save` wrote.
+    """Open a folder that `SavedRanker.save` wrote, and verify every file of it.
+
+    A folder that is replaced meanwhile is read as it was before or as it is afterwards.
 
     Raises:
         DataError: The folder holds no ranker, is damaged, or was written by another version.
 
     """
     path = Path(folder)
-    if not (path / _CONFIG_FILE).is_file():
+    if not path.is_dir():
+        raise DataError(f"{path} is not a saved ranker: it is not a folder")
+    found = read_folder(path, _FILES)
+    if _CONFIG_FILE not in found.files:
         raise DataError(f"{path} is not a saved ranker: it has no {_CONFIG_FILE}")
     try:
-        head = json.loads((path / _CONFIG_FILE).read_text())
-        found, kind, digest, config = (head[key] for key in ("format", "ranker", "weights_sha256", "config"))
-        _check_format(path, found)
+        head = json.loads(found.files[_CONFIG_FILE])
+        version, kind, config = (head[key] for key in ("format", "ranker", "config"))
+        _check_format(path, version)
+        weights_checksum = None if version >= FORMAT else head["weights_sha256"]
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path / _CONFIG_FILE} is damaged: {error}") from error
-    weights = path / WEIGHTS_FILE
-    if not weights.is_file() or _digest(weights) != digest:
-        raise DataError(f"{weights} is missing or does not match the checksum in config.json: save or copy it again")
+    if version >= FORMAT and not found.has_manifest:
+        raise DataError(f"{path / MANIFEST} is missing: save or copy the folder again")
+    for name in _FILES:
+        if name not in found.files:
+            raise DataError(f"{path} cannot be read: {name} is missing")
+    if weights_checksum not in (None, found.checksums[WEIGHTS_FILE]):
+        raise DataError(f"{path / WEIGHTS_FILE} does not match its checksum in {_CONFIG_FILE}: save or copy it again")
     try:
-        return SavedRanker(kind, config, load_file(weights), (path / _FEATURES_FILE).read_text())
-    except (SafetensorError, OSError, UnicodeDecodeError) as error:
+        weights, features = safetensors.numpy.load(found.files[WEIGHTS_FILE]), found.files[_FEATURES_FILE].decode()
+    except (SafetensorError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
+    return SavedRanker(kind, config, weights, features, {name: found.checksums[name] for name in _FILES})
+
+
+def add_file(folder: str | os.PathLike[str], name: str, content: bytes, *, made_from: SavedRanker) -> None:
+    """Put one more file into the folder of a ranker and into its manifest; both appear at the same instant.
+
+    Args:
+        folder: A saved ranker.
+        name: The name of the file.
+        content: What it holds.
+        made_from: What the folder held when the content was made.
+
+    Raises:
+        UsageError: The ranker itself has a file of this name.
+        DataError: The folder holds another ranker by now, or is damaged.
+    """
+    if name in (*_FILES, MANIFEST):
+        raise UsageError(f"{Path(folder) / name} is a file of the ranker itself: choose another name")
+
+    with atomic_folder(folder) as partial:
+        final = Path(os.path.realpath(folder))
+        if load_saved(final).checksums != made_from.checksums:
+            raise DataError(f"{folder} was replaced meanwhile: nothing was written, so run it again")
+        names = {*read_folder(final, _FILES).checksums, name}
+        shutil.copytree(final, partial, symlinks=True, dirs_exist_ok=True, copy_function=_link)
+        (partial / name).unlink(missing_ok=True)
+        (partial / name).write_bytes(content)
+        (partial / MANIFEST).unlink(missing_ok=True)
+        write_manifest(partial, names)
 
 
 def _check_format(path: Path, found: int) -> None:
     if found > FORMAT:
         raise DataError(f"{path} has format {found}, and this seq2slate reads {FORMAT}: update seq2slate to open it")
-    if found < FORMAT:
+    if found < _OLDEST_FORMAT:
         raise DataError(
             f"{path} has format {found}, of an older seq2slate, and this one reads {FORMAT}: train it again, or open "
             "it with the version that wrote it"
@@ -104,27 +147,9 @@ def check_replaceable(folder: str | os.PathLike[str]) -> None:
         raise DataError(f"{path} is not empty and not a saved ranker: choose another folder")
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-@contextmanager
-def _replaced_folder(final: Path) -> Iterator[Path]:
-    """Yield an empty folder that takes the final name, and the place of what is there, when the block ends well."""
-    final.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".partial", dir=final.parent))
+def _link(source: str, target: str) -> None:
+    """Give a file a second name in the folder that takes the place of its own; copy it where that is impossible."""
     try:
-        yield partial
-        for path in (*partial.iterdir(), partial):
-            path.chmod((0o777 if path.is_dir() else 0o666) & ~umask())  # safetensors lets only the owner read
-            sync(path)
-        check_replaceable(final)
-        if final.exists():
-            replaced = final.with_name(f".{final.name}.{os.getpid()}.replaced")
-            final.rename(replaced)
-            partial.rename(final)
-            shutil.rmtree(replaced)
-        else:
-            partial.rename(final)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, target)

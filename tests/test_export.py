@@ -187,7 +187,8 @@ def test_the_command_writes_a_file_that_says_what_it_was_made_from(tmp_path: Pat
     ranker = OnnxRanker(tmp_path / "model" / "model.onnx", threads=2)
     weights = (tmp_path / "model" / "weights.safetensors").read_bytes()
     assert ranker.weights_sha256 == hashlib.sha256(weights).hexdigest()
-    assert ranker.weights_sha256 == json.loads((tmp_path / "model" / "config.json").read_text())["weights_sha256"]
+    manifest = json.loads((tmp_path / "model" / "manifest.json").read_text())
+    assert ranker.weights_sha256 == manifest["files"]["weights.safetensors"]
     lists = mixed_lists(1)
     assert (ranker.rank(lists.batch()) == model.rank(lists.batch())).all()
     onnx.checker.check_model(onnx.load(tmp_path / "model" / "model.onnx"), full_check=True)

@@ -13,10 +13,20 @@ from seq2slate.baselines.parsing import parse_ranker, parse_rankers
 from seq2slate.data.lists import ItemLists
 from seq2slate.errors import DataError, UsageError
 from seq2slate.estimator import ESTIMATORS, NETWORK_PRESETS, load, make_estimator
+from seq2slate.manifest import write_manifest
 from seq2slate.saving import FORMAT
 from seq2slate.simulation.synthetic import make_synthetic_lists
 
 pytestmark = pytest.mark.filterwarnings("ignore::seq2slate.errors.DataWarning")  # odd labels, and leaks to be learned
+
+
+FILES = ["config.json", "features.json", "weights.safetensors"]
+
+
+def rewrite(folder: Path, name: str, text: str) -> None:
+    """Write a file that is wrong and not damaged: its checksum is right."""
+    (folder / name).write_text(text)
+    write_manifest(folder, FILES)
 
 
 @pytest.fixture
@@ -35,7 +45,7 @@ def folder(lists: ItemLists, tmp_path: Path) -> Path:
 def test_save_and_load_give_the_same_slates(lists: ItemLists, folder: Path) -> None:
     batch = lists.batch()
     np.testing.assert_array_equal(load(folder).rank(batch), RidgeRanker().fit(lists).rank(batch))
-    assert sorted(os.listdir(folder)) == ["config.json", "features.json", "weights.safetensors"]
+    assert sorted(os.listdir(folder)) == sorted([*FILES, "manifest.json"])
 
 
 def test_saving_again_replaces_the_folder_and_leaves_nothing_else(lists: ItemLists, folder: Path) -> None:
@@ -69,14 +79,14 @@ def test_saving_does_not_touch_a_folder_of_something_else(lists: ItemLists, tmp_
 
 def test_a_newer_format_is_refused_with_its_version(folder: Path) -> None:
     head = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(head | {"format": FORMAT + 1}))
+    rewrite(folder, "config.json", json.dumps(head | {"format": FORMAT + 1}))
     with pytest.raises(DataError, match=f"format {FORMAT + 1}.*reads {FORMAT}: update seq2slate"):
         load(folder)
 
 
 def test_the_format_of_the_first_version_is_refused_with_what_to_do(folder: Path) -> None:
     head = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(head | {"format": 1, "config": {}}))
+    rewrite(folder, "config.json", json.dumps(head | {"format": 1, "config": {}}))
     with pytest.raises(
         DataError, match=rf"{folder} has format 1, of an older seq2slate, .* train it again, or open it with"
     ):
@@ -85,11 +95,11 @@ def test_the_format_of_the_first_version_is_refused_with_what_to_do(folder: Path
 
 @pytest.mark.parametrize("damage", ['{"version": 1', '{"version": 1}', "[]"])
 def test_damaged_features_are_an_error_that_names_the_folder(folder: Path, damage: str) -> None:
-    (folder / "features.json").write_text(damage)
+    rewrite(folder, "features.json", damage)
     with pytest.raises(DataError, match=rf"{folder}: the saved features: damaged"):
         load(folder)
     (folder / "features.json").unlink()
-    with pytest.raises(DataError, match=rf"{folder} cannot be read.*features\.json"):
+    with pytest.raises(DataError, match=rf"{folder}/features\.json is missing"):
         load(folder)
 
 
@@ -101,26 +111,32 @@ def test_files_that_do_not_belong_together_are_an_error_that_names_the_folder(fo
         {"options": [], "learned": {}},
     ]
     for config in configs:
-        (folder / "config.json").write_text(json.dumps(head | {"config": config}))
+        rewrite(folder, "config.json", json.dumps(head | {"config": config}))
         with pytest.raises(DataError, match=rf"{folder}: the files of this ridge ranker do not belong together"):
             load(folder)
 
 
 def test_damage_is_noticed(folder: Path) -> None:
+    good = (folder / "config.json").read_text()
     weights = bytearray((folder / "weights.safetensors").read_bytes())
     weights[-1] ^= 1
     (folder / "weights.safetensors").write_bytes(weights)
     with pytest.raises(DataError, match="checksum"):
         load(folder)
-    (folder / "config.json").write_text('{"format": 1')
-    with pytest.raises(DataError, match="damaged"):
+    for damage in ('{"format": 1', '{"format": "1", "ranker": "", "config": {}}', "[]"):
+        (folder / "weights.safetensors").write_bytes(b"")
+        rewrite(folder, "config.json", damage)
+        with pytest.raises(DataError, match=r"config\.json is damaged"):
+            load(folder)
+    rewrite(folder, "config.json", good)
+    with pytest.raises(DataError, match="ridge cannot be read"):
         load(folder)
-    (folder / "config.json").write_text('{"format": "1", "ranker": "", "weights_sha256": "", "config": {}}')
-    with pytest.raises(DataError, match="damaged"):
-        load(folder)
-    (folder / "config.json").unlink()
+    for name in ("manifest.json", "config.json"):
+        (folder / name).unlink()
     with pytest.raises(DataError, match="not a saved ranker"):
         load(folder)
+    with pytest.raises(DataError, match="not a folder"):
+        load(folder / "features.json")
 
 
 def test_a_name_is_taken_from_the_text_or_the_folder(folder: Path) -> None:
@@ -156,6 +172,6 @@ def test_two_rankers_need_two_names(folder: Path) -> None:
 
 def test_an_unknown_kind_is_named(folder: Path) -> None:
     head = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(head | {"ranker": "oracle"}))
+    rewrite(folder, "config.json", json.dumps(head | {"ranker": "oracle"}))
     with pytest.raises(DataError, match=r"'oracle'.*ridge"):
         load(folder)

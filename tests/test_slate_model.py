@@ -14,6 +14,7 @@ from seq2slate.config import NetworkConfig
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import Ranker, rank_lists
 from seq2slate.errors import DataError
+from seq2slate.manifest import write_manifest
 from seq2slate.model.slate_model import KIND, SlateModel
 from seq2slate.saving import FORMAT, load_saved
 from tests.checks import check_ranker, mixed_lists
@@ -159,7 +160,7 @@ def test_a_saved_model_is_the_same_to_the_last_bit(folder: Path) -> None:
 
 
 def test_the_folder_has_no_pickle(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sorted(os.listdir(folder)) == ["config.json", "features.json", "weights.safetensors"]
+    assert sorted(os.listdir(folder)) == ["config.json", "features.json", "manifest.json", "weights.safetensors"]
     assert load_saved(folder).kind == KIND
 
     def refuse(*_: object, **__: object) -> None:
@@ -173,6 +174,7 @@ def test_the_folder_has_no_pickle(folder: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_newer_folder_is_refused_with_its_version(folder: Path) -> None:
     head = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(head | {"format": FORMAT + 1}))
+    write_manifest(folder, ["config.json", "features.json", "weights.safetensors"])
     with pytest.raises(DataError, match=f"format {FORMAT + 1}.*reads {FORMAT}: update seq2slate"):
         load_saved(folder)
 

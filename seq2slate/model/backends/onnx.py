@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import onnxruntime
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import Batch, FloatArray, IntArray
 from seq2slate.errors import DataError, UsageError
+from seq2slate.manifest import read_folder
 
 FEATURES_NOTE, WEIGHTS_NOTE = "seq2slate.features", "seq2slate.weights_sha256"
 """The notes in the file: the fitted columns as JSON, and the checksum of the weights it was made from."""
@@ -23,14 +25,17 @@ class OnnxRanker:
     """What `seq2slate export` wrote. It is a Ranker, and several threads may use it at once.
 
     Args:
-        model: The file, or its content.
+        model: The file, or its content. A file in the folder of a saved ranker is verified by its manifest.
         threads: Of ONNX Runtime.
+
+    Raises:
+        DataError: The file is missing, damaged, or no model that `seq2slate export` wrote.
     """
 
     def __init__(self, model: str | os.PathLike[str] | bytes, *, threads: int = 1) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-        content = model if isinstance(model, bytes) else os.fspath(model)
+        content = model if isinstance(model, bytes) else _read(Path(model))
         try:
             self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # the runtime has no class of its own for a file that it cannot read
@@ -74,3 +79,10 @@ class OnnxRanker:
         for name, codes in encoded.context_categorical.items():
             inputs[LIST_CODES + name] = codes.astype(np.int64)
         return inputs
+
+
+def _read(path: Path) -> bytes:
+    files = read_folder(path.parent, [path.name]).files
+    if path.name not in files:
+        raise DataError(f"{path} cannot be opened: there is no such file")
+    return files[path.name]

@@ -14,7 +14,6 @@ Each kind of component has a function that writes its part of the graph, in one 
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -31,6 +30,7 @@ from seq2slate.atomic import atomic_path
 from seq2slate.data.features import NumberColumns
 from seq2slate.data.lists import Batch, FloatArray
 from seq2slate.errors import DataError, UsageError
+from seq2slate.manifest import MANIFEST
 from seq2slate.model.backends.backend import NetworkBackend, Placed
 from seq2slate.model.backends.onnx import FEATURES_NOTE, ITEM_CODES, LIST_CODES, WEIGHTS_NOTE, OnnxRanker
 from seq2slate.model.backends.onnx_graph import BOOL, FLOAT, INTEGER, INTEGER_32, Graph, Value
@@ -49,7 +49,7 @@ from seq2slate.model.interactions import (
 from seq2slate.model.layers import GruLayer, LstmLayer, RecurrentLayer
 from seq2slate.model.network import SlateNetwork
 from seq2slate.model.slate_model import SlateModel, load_saved_network
-from seq2slate.saving import WEIGHTS_FILE
+from seq2slate.saving import WEIGHTS_FILE, add_file
 
 Array: TypeAlias = npt.NDArray[np.float32]
 States: TypeAlias = list[list[Value]]
@@ -61,6 +61,8 @@ Collected: TypeAlias = list[tuple[Value, int]]
 def export_onnx(folder: str | os.PathLike[str], out: str | os.PathLike[str]) -> Parity:
     """Write the model of a folder as an ONNX file, whole or not at all, after comparing it with the network.
 
+    A file in the folder itself is in its manifest from the same instant on.
+
     Args:
         folder: A trained network.
         out: The file to write.
@@ -69,21 +71,28 @@ def export_onnx(folder: str | os.PathLike[str], out: str | os.PathLike[str]) -> 
         What the comparison found.
 
     Raises:
-        UsageError: The folder holds another ranker, or a network that has no ONNX graph.
+        UsageError: The folder holds another ranker, or a network that has no ONNX graph; or the file would be in the
+            folder of another model, or in the place of a file of this one.
         DataError: The file would give other slates than the network: nothing was written.
     """
-    model = SlateModel.from_saved(load_saved_network(folder))
+    saved, target = load_saved_network(folder), Path(out)
+    is_inside = os.path.realpath(target.parent) == os.path.realpath(folder)
+    if not is_inside and (target.parent / MANIFEST).exists():
+        raise UsageError(f"{target.parent} holds another model: choose another folder")
+    model = SlateModel.from_saved(saved)
     reason = OnnxBackend.why_not(model.network)
     if reason is not None:
         raise UsageError(f"{folder} cannot be exported: {reason}")
-    digest = hashlib.sha256((Path(folder) / WEIGHTS_FILE).read_bytes()).hexdigest()
-    content = onnx_model(model, weights_sha256=digest)
+    content = onnx_model(model, weights_sha256=saved.checksums[WEIGHTS_FILE])
     try:
         parity = compare(model, OnnxRanker(content))
     except DataError as error:
         raise DataError(f"{error}: nothing was written") from error
-    with atomic_path(out) as partial:
-        partial.write_bytes(content)
+    if is_inside:
+        add_file(folder, target.name, content, made_from=saved)
+    else:
+        with atomic_path(out) as partial:
+            partial.write_bytes(content)
     return parity
 
 
