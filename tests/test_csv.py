@@ -81,8 +81,8 @@ def test_a_column_that_is_empty_in_one_of_several_files_has_the_type_of_the_othe
     lists = read(tmp_path / "*.csv", context="hour")
     assert sorted(lists.feature_names) == ["price", "size"]
     prices, sizes = (lists.features[:, lists.feature_names.index(name)] for name in ("price", "size"))
-    np.testing.assert_array_equal(prices, np.float32([np.nan, 2.5, 3]))
-    np.testing.assert_array_equal(sizes, np.float32([1, np.nan, np.nan]))
+    np.testing.assert_array_equal(prices, [np.nan, 2.5, 3])
+    np.testing.assert_array_equal(sizes, [1, np.nan, np.nan])
     np.testing.assert_array_equal(lists.context["hour"], [np.nan, 9])
     assert lists.categorical == {}
     assert lists.roles is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -319,7 +320,7 @@ def test_the_out_of_vocabulary_share_is_by_column() -> None:
 def test_columns_without_a_known_value_are_unseen() -> None:
     n = FEWEST_VALUES
 
-    def lists(brand: list[str | None], city: list[str | None], note: str = "n{}") -> ItemLists:
+    def lists(brand: Sequence[str | None], city: Sequence[str | None], note: str = "n{}") -> ItemLists:
         rare: list[str | None] = [note.format(item) for item in range(len(brand))]
         return ItemLists(
             np.zeros((len(brand), 0)),

@@ -180,8 +180,8 @@ def _numbers_among_text(name: str, values: Any) -> Trap | None:
 def _written_numbers(name: str, distinct: Any) -> Trap | None:
     """Tell of numbers with a decimal comma, or with a currency or another unit.
 
-    Sizes ("10 cm", "500 ml"), codes, dates and versions are left alone: the units are those of prices, shares, distances
-    and durations.
+    Sizes ("10 cm", "500 ml"), codes, dates and versions are left alone: the units are those of prices, shares,
+    distances and durations.
     """
     for pattern, besides, what, cure in (
         (_DECIMAL_COMMA, None, "a decimal comma", "replace the comma, as pandas.read_csv(decimal=',') does"),
