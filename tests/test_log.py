@@ -667,9 +667,9 @@ def test_rows_that_were_not_there_when_an_export_began_do_not_slip_in(log: Impre
         log.add_impression(replace(impression(2), categorical={"brand": list("wxyz")})).result()
         return iter(found)
 
-    with patch.object(log, "contexts", late), pytest.raises(DataError, match="just committed, so export again"):
-        export(log, tmp_path / "out.parquet")
-    assert not (tmp_path / "out.parquet").exists()
+    with patch.object(log, "contexts", late):
+        assert export(log, tmp_path / "out.parquet") == 1
+    assert read(tmp_path / "out.parquet").list_ids.to_pylist() == ["slate-1"]
 
 
 # Opening
@@ -681,7 +681,7 @@ def test_a_log_of_a_newer_version_is_refused(url: str) -> None:
     with patch.object(schema, "MIGRATIONS", (*schema.MIGRATIONS, ("CREATE TABLE later (number INTEGER)",))):
         open_log(url).close()
         open_log(url).close()
-    with pytest.raises(DataError, match=r"newer version of seq2slate \(step 4 .* knows 3\); upgrade"):
+    with pytest.raises(DataError, match=r"newer version of seq2slate \(step 5 .* knows 4\); upgrade"):
         open_log(url)
 
 
@@ -739,7 +739,7 @@ def test_rows_of_the_version_before_are_read(url: str) -> None:
         assert values(found) == values(expected)
         assert log.definition("autumn") == Definition("autumn", "old", {"old": 1, "new": 2}, models={})
         log.add_impression(replace(expected, slate_id="s-2", clicks={})).result()
-        assert log.column_sets(ImpressionFilter()) == [(ItemColumns(("price",), ("brand",)), 60.5, 60.5)]
+        assert log.column_sets(ImpressionFilter()) == [(ItemColumns(("price",), ("brand",)), 60.5, 60.5, 2)]
 
 
 def test_a_migration_that_fails_leaves_nothing(url: str) -> None:
@@ -862,15 +862,8 @@ def test_an_export_leaves_out_slates_without_usable_features(log: ImpressionLog,
 def test_an_export_refuses_what_does_not_fit_into_one_table(log: ImpressionLog, tmp_path: Path) -> None:
     log.add_impression(impression(1, at=0.0)).result()
     log.add_impression(impression(2, at=86400.0, n_features=7)).result()
-    with pytest.raises(DataError, match=r"7 features .* from 1970-01-02T00:00:00\+00:00 .* --since, --until"):
+    with pytest.raises(DataError, match=r"7 features from 1970-01-02T00:00:00\+00:00 .* --since, --until"):
         export(log, tmp_path / "x.parquet")
-    log.add_impression(impression(3, at=2.0, context={"hour": 3})).result()
-    log.add_impression(impression(4, at=3.0, context={"hour": "three"})).result()
-    with pytest.raises(DataError, match="'hour' is a number in some impressions and text in others"):
-        export(log, tmp_path / "x.parquet", ImpressionFilter(since=2, until=10))
-    log.add_impression(impression(5, at=4.0, context={"arm": "left"})).result()
-    with pytest.raises(DataError, match="'arm'"):
-        export(log, tmp_path / "x.parquet", ImpressionFilter(since=4, until=10))
     assert not list(tmp_path.glob("*.parquet"))
 
 

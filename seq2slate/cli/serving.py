@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -154,24 +155,34 @@ def experiment(
 def export_log(
     log: LogUrl,
     out: Annotated[Path, typer.Argument(help="Parquet file to write.")],
-    since: Annotated[str | None, typer.Option(metavar="TIME", help="Skip impressions before this time.")] = None,
+    since: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TIME|FILE",
+            help="Skip impressions before this time, or what an earlier export covers; may be given once for each.",
+        ),
+    ] = None,
     until: Annotated[str | None, typer.Option(metavar="TIME", help="Skip impressions from this time on.")] = None,
     arm: Annotated[str | None, typer.Option(help="Export only this arm.")] = None,
 ) -> None:
     """Export the impressions of a log as lists to train on, with the clicks as labels.
 
-    A TIME is like 2026-01-31T12:00, in UTC unless it says otherwise, or in seconds since 1970.
+    A TIME is like 2026-01-31T12:00, in UTC unless it says otherwise, or in seconds since 1970. With an earlier export
+    as --since, this one has every slate that was committed after it began, once.
     """
     from seq2slate.log.export import export as write_log
-    from seq2slate.log.export import parse_time
+    from seq2slate.log.export import parse_time, sequence_of
     from seq2slate.log.impression_log import open_log
     from seq2slate.log.reading import ImpressionFilter
 
     if out.suffix != ".parquet":
         raise UsageError(f"{out}: a log is exported to a .parquet file")
-    first, last = (None if text is None else parse_time(text) for text in (since, until))
+    chosen = ImpressionFilter(until=None if until is None else parse_time(until), arm=arm)
+    for text in since or ():
+        is_file = text.endswith(".parquet")
+        chosen = replace(chosen, after=sequence_of(text)) if is_file else replace(chosen, since=parse_time(text))
     with open_log(log, create=False) as store:
-        total = write_log(store, out, ImpressionFilter(first, last, arm))
+        total = write_log(store, out, chosen)
     typer.echo(f"{out}: {total:,} lists")
 
 

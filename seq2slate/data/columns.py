@@ -322,9 +322,9 @@ def arrow_impressions(impressions: Impressions | None) -> tuple[dict[str, Any], 
     return per_item, per_list
 
 
-def reserved_names(impressions: Impressions | None) -> list[str]:
-    """Return the names that other columns must not have, in tables with these impressions or without any."""
-    return [_SLOT, _PROPENSITY, _LOG_PROPENSITY] + ([] if impressions is None else ["clicked_at", *_PER_LIST])
+def reserved_names(*, has_impressions: bool) -> list[str]:
+    """Return the names that other columns must not have, in tables with impressions or without any."""
+    return [_SLOT, _PROPENSITY, _LOG_PROPENSITY] + (["clicked_at", *_PER_LIST] if has_impressions else [])
 
 
 def _as_doubles(values: Any, name: str, name_entry: Callable[[int], str]) -> DoubleArray:

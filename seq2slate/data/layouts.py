@@ -133,15 +133,19 @@ def _short(values: Any) -> Any:
     return values.cast(pa.string()) if is_text(values.type) else values
 
 
+def is_reserved(name: str, *, has_impressions: bool) -> bool:
+    """Say whether a column of items or a context column cannot have a name, since it means something else."""
+    reserved = ("list_id", "item_id", "features", *FIELDS, *reserved_names(has_impressions=has_impressions))
+    return name in reserved or is_unnamed_index(name)
+
+
 def _check_writable(lists: ItemLists, layout: Layout) -> None:
-    reserved = ["list_id", "item_id", "features", *FIELDS, *reserved_names(lists.impressions)]
-    columns = [*lists.categorical, *lists.context]
+    columns, taken = [*lists.categorical, *lists.context], set[str]()
     if layout == "items":
-        reserved.append("position")
+        taken.add("position")
         columns += lists.feature_names
-    taken = set(reserved)
     for name in columns:
-        if name in taken or is_unnamed_index(name):
+        if name in taken or is_reserved(name, has_impressions=lists.impressions is not None):
             raise DataError(f"two columns named {name!r}, or a reserved name; rename one of them")
         taken.add(name)
     if layout == "items" and len(lists.list_ids.unique()) < len(lists):

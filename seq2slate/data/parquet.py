@@ -78,10 +78,13 @@ def write_parquet(lists: ItemLists, path: AnyPath, layout: Layout = "lists") -> 
     write_parquet_parts([lists], path, layout)
 
 
-def write_parquet_parts(parts: Iterable[ItemLists], path: AnyPath, layout: Layout = "lists") -> int:
+def write_parquet_parts(
+    parts: Iterable[ItemLists], path: AnyPath, layout: Layout = "lists", *, notes: Mapping[str, str] | None = None
+) -> int:
     """Write lists that come in parts, all with the same columns, to one Parquet file; return the number of lists.
 
-    The file appears whole or not at all, and only one part at a time has to be in memory.
+    The file appears whole or not at all, and only one part at a time has to be in memory. `notes` go into the metadata
+    of the schema.
     """
     total, first = 0, None
     with atomic_path(path) as partial, ExitStack() as opened:
@@ -89,7 +92,8 @@ def write_parquet_parts(parts: Iterable[ItemLists], path: AnyPath, layout: Layou
             slices = table_slices(part.checked(), layout)
             if first is None:
                 first, start = part[:0], next(slices)
-                writer = opened.enter_context(pq.ParquetWriter(partial, start.schema, compression="zstd"))
+                noted = start.schema.with_metadata({**(start.schema.metadata or {}), **(notes or {})})
+                writer = opened.enter_context(pq.ParquetWriter(partial, noted, compression="zstd"))
                 writer.write_table(start)
             check_same_columns(first, part, "the first part", f"the part from list {total} on")
             for table in slices:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -38,6 +38,10 @@ class ImpressionFilter:
     arm: str | None = None
     without_fallback: str | None = None
     """Not those that fell back for this reason."""
+    after: int | None = None
+    """Committed after the impression with this number of the commit sequence."""
+    through: int | None = None
+    """Committed no later than the impression with this number."""
 
     def where(self) -> tuple[str, list[Any]]:
         """Return the SQL condition and its values."""
@@ -46,9 +50,21 @@ class ImpressionFilter:
             "at < ?": self.until,
             "arm = ?": self.arm,
             "COALESCE(fallback, '') <> ?": self.without_fallback,
+            "sequence > ?": self.after,
+            "+sequence <= ?": self.through,  # the plus: for the whole log, the index by time is the better one
         }
         given = {text: value for text, value in conditions.items() if value is not None}
         return " AND ".join(["1 = 1", *given]), list(given.values())
+
+
+class ColumnSet(NamedTuple):
+    """The columns of the items of some impressions."""
+
+    columns: ItemColumns
+    first: float
+    """When the first of the impressions was shown."""
+    last: float
+    slates: int
 
 
 class LogReader:
@@ -92,51 +108,71 @@ class LogReader:
             yield from page
 
     def pages(self, chosen: ImpressionFilter, *, batch: int = 512) -> Iterator[list[Impression]]:
-        """Yield the chosen impressions by time, `batch` at a time."""
+        """Yield the chosen impressions, `batch` at a time, by time; with `after`, as they were committed."""
         if batch < 1:
             raise UsageError(f"batch must be at least 1, got {batch}")
-        return self._pages(chosen, batch, _select, lambda one: (one.at, one.slate_id))
+        return self._pages(chosen, batch, IMPRESSION, _with_clicks)
+
+    def last_sequence(self) -> int:
+        """Return the number of the impression that was committed last; all with a lower one are committed too."""
+        with self._reading() as connection:
+            return int(connection.rows("SELECT last FROM commit_sequence")[0][0])
 
     def contexts(self, chosen: ImpressionFilter) -> Iterator[Mapping[str, ContextValue] | None]:
         """Yield the context of each chosen impression, by time."""
 
-        def select(connection: Connection, which: str, values: Sequence[Any]) -> list[Row]:
-            return connection.rows(f"SELECT at, slate_id, context FROM impressions {which}", values)
+        def convert(_: Connection, rows: Sequence[Row]) -> list[Mapping[str, ContextValue] | None]:
+            return [None if context is None else json.loads(context) for (context,) in rows]
 
-        for page in self._pages(chosen, _CONTEXTS_PER_PAGE, select, lambda row: row[:2]):
-            yield from (None if context is None else json.loads(context) for _, _, context in page)
+        for page in self._pages(chosen, _CONTEXTS_PER_PAGE, "context", convert):
+            yield from page
 
     def _pages(
         self,
         chosen: ImpressionFilter,
         batch: int,
-        select: Callable[[Connection, str, Sequence[Any]], list[Found]],
-        place: Callable[[Found], tuple[Any, ...]],
+        columns: str,
+        convert: Callable[[Connection, Sequence[Row]], list[Found]],
     ) -> Iterator[list[Found]]:
-        """Yield pages of what `select` finds; each begins after the place of the last row of the one before."""
+        """Yield pages of what `convert` makes of some columns; each begins after the last row of the one before.
+
+        They are in the order of an index that finds the rows: by time, or by the commit sequence.
+        """
         where, values = chosen.where()
+        key = "at" if chosen.after is None else "sequence"
         after: tuple[Any, ...] = ()
         while True:
-            beyond = " AND (at, slate_id) > (?, ?)" if after else ""
-            which = f"WHERE {where}{beyond} ORDER BY at, slate_id LIMIT ?"
+            beyond = f" AND ({key}, slate_id) > (?, ?)" if after else ""
             with self._reading() as connection:
-                page = select(connection, which, [*values, *after, batch])
+                rows = connection.rows(
+                    f"SELECT {key}, slate_id, {columns} FROM impressions WHERE {where}{beyond} "
+                    f"ORDER BY {key}, slate_id LIMIT ?",
+                    [*values, *after, batch],
+                )
+                page = convert(connection, [row[2:] for row in rows])
             if page:
                 yield page
-            if len(page) < batch:
+            if len(rows) < batch:
                 return
-            after = place(page[-1])
+            after = rows[-1][:2]
 
-    def column_sets(self, chosen: ImpressionFilter) -> list[tuple[ItemColumns, float, float]]:
-        """Return the different columns that the chosen impressions have, each with its first and last time."""
+    def column_sets(self, chosen: ImpressionFilter) -> list[ColumnSet]:
+        """Return the different columns that the chosen impressions have, in the order of their first time."""
         where, values = chosen.where()
         with self._reading() as connection:
             known = _read_columns(connection)
             rows = connection.rows(
-                f"SELECT columns, MIN(at), MAX(at) FROM impressions WHERE {where} GROUP BY columns ORDER BY MIN(at)",
+                f"SELECT columns, MIN(at), MAX(at), COUNT(*) FROM impressions WHERE {where} "
+                "GROUP BY columns ORDER BY MIN(at)",
                 values,
             )
-        return [(known[key], first, last) for key, first, last in rows]
+        return [ColumnSet(known[key], *rest) for key, *rest in rows]
+
+    def count(self, chosen: ImpressionFilter) -> int:
+        """Return the number of chosen impressions."""
+        where, values = chosen.where()
+        with self._reading() as connection:
+            return int(connection.rows(f"SELECT COUNT(*) FROM impressions WHERE {where}", values)[0][0])
 
     # Experiments
 
@@ -235,7 +271,11 @@ def from_row(row: Row, columns: ItemColumns, clicks: Mapping[int, float]) -> Imp
 
 def _select(connection: Connection, which: str, values: Sequence[Any]) -> list[Impression]:
     """Return the impressions that the end of a SELECT names, with their clicks."""
-    rows = connection.rows(f"SELECT {IMPRESSION} FROM impressions {which}", values)
+    return _with_clicks(connection, connection.rows(f"SELECT {IMPRESSION} FROM impressions {which}", values))
+
+
+def _with_clicks(connection: Connection, rows: Sequence[Row]) -> list[Impression]:
+    """Return rows of `IMPRESSION` as impressions, with their clicks."""
     if not rows:
         return []
     columns = _read_columns(connection)

@@ -146,6 +146,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE impressions ADD COLUMN fallback_detail TEXT",
         "ALTER TABLE definitions ADD COLUMN models TEXT",
     ),
+    (  # in which order impressions were committed; those of earlier versions all have the number 0
+        "CREATE TABLE commit_sequence (last BIGINT NOT NULL)",
+        "INSERT INTO commit_sequence (last) VALUES (0)",
+        "ALTER TABLE impressions ADD COLUMN sequence BIGINT NOT NULL DEFAULT 0",
+        "CREATE INDEX impressions_by_sequence ON impressions (sequence, slate_id)",
+    ),
 )
 _APPLIED = "CREATE TABLE IF NOT EXISTS seq2slate_migrations (number INTEGER PRIMARY KEY, at DOUBLE PRECISION NOT NULL)"
 

@@ -263,9 +263,10 @@ def _as_log_error(error: Exception, name: str) -> LogError:
 
 _INSERT_COLUMNS = "INSERT INTO column_sets (key, columns) VALUES (?, ?) ON CONFLICT (key) DO NOTHING RETURNING key"
 _INSERT_IMPRESSION = (
-    f"INSERT INTO impressions ({IMPRESSION}) VALUES ({', '.join('?' * len(IMPRESSION.split(',')))}) "
+    f"INSERT INTO impressions ({IMPRESSION}, sequence) VALUES ({', '.join('?' * len(IMPRESSION.split(',')))}, ?) "
     "ON CONFLICT (slate_id) DO NOTHING RETURNING slate_id"
 )
+_NEXT_SEQUENCE = "UPDATE commit_sequence SET last = last + ? RETURNING last"
 _INSERT_CLICK = (
     "INSERT INTO clicks (slate_id, item, at) VALUES (?, ?, ?) ON CONFLICT (slate_id, item) DO NOTHING RETURNING item"
 )
@@ -327,7 +328,17 @@ def _columns_in(entries: Iterable[Entry]) -> set[ItemColumns]:
 
 
 def _write_impressions(connection: Connection, impressions: Sequence[NewImpression], tally: _Tally) -> None:
-    inserted = connection.each(_INSERT_IMPRESSION, [new.row for new in impressions])
+    """Write impressions with the next numbers of the commit sequence.
+
+    Whoever takes a number keeps the others waiting until its transaction ends, so impressions are committed in the
+    order of their numbers: a reader that sees one sees all before it. A number may be missing.
+    """
+    if not impressions:
+        return
+    last = int(connection.rows(_NEXT_SEQUENCE, (len(impressions),))[0][0])
+    numbers = range(last - len(impressions) + 1, last + 1)
+    rows = [(*new.row, number) for new, number in zip(impressions, numbers, strict=True)]
+    inserted = connection.each(_INSERT_IMPRESSION, rows)
     for new, is_new in zip(impressions, inserted, strict=True):
         if is_new:
             one = new.impression
