@@ -64,7 +64,7 @@ def test_others_may_read_every_file_as_the_umask_says(
     finally:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "ridge").iterdir()}
-    assert modes == dict.fromkeys(["config.json", "features.json", "weights.safetensors"], of_files)
+    assert modes == dict.fromkeys(["config.json", "features.json", "manifest.json", "weights.safetensors"], of_files)
     assert stat.S_IMODE((tmp_path / "ridge").stat().st_mode) == of_folder
 
 
