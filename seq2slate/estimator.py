@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -190,10 +191,11 @@ class Estimator:
         self._warn_of_unseen(lists)
         mask = lists.batch().mask
         rows_are_lists = is_table(data) and lists.roles is not None and lists.roles.rows_are_lists
-        n_rows = len(data) if is_table(data) and not rows_are_lists else lists.n_items
-        slots = np.zeros(n_rows, dtype=np.int64)
+        n_rows = len(data) if is_table(data) and hasattr(data, "__len__") else 0
+        slots = np.zeros(max(n_rows if not rows_are_lists else 0, lists.n_items), dtype=np.int64)
         slots[rows] = slot_of_item(rank_lists(self, lists), mask)[mask] + 1
-        return like_input(data, np.split(slots, lists.offsets[1:-1]) if rows_are_lists else slots, "slot")
+        by_list = [slots[start:stop] for start, stop in pairwise(lists.offsets)] if rows_are_lists else slots
+        return like_input(data, by_list, "slot")
 
     def rerank(self, data: Any, k: int | None = None) -> list[Slate]:
         """Return a slate of at most k items for every list, in their order."""

@@ -16,6 +16,7 @@ from seq2slate.config import PRESETS, NetworkConfig, TrainingConfig, configure
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import Ranker
 from seq2slate.estimator import NETWORK_PRESETS, load, make_estimator
+from seq2slate.manifest import MANIFEST, write_manifest
 from seq2slate.model.encoders import LAST_POSITION, AttentionBlock, AttentionEncoder, mean_of_items
 from seq2slate.model.network import InputSizes, NetworkInputs, SlateNetwork
 from seq2slate.model.slate_model import SlateModel
@@ -258,4 +259,5 @@ def test_a_model_that_was_saved_before_there_was_attention_still_loads(tmp_path:
     for field in ("encoder", "heads", "position_embedding"):
         del head["config"]["network"][field]
     (tmp_path / "config.json").write_text(json.dumps(head))
+    write_manifest(tmp_path, [path.name for path in tmp_path.iterdir() if path.name != MANIFEST])
     np.testing.assert_array_equal(load(tmp_path).rank(lists.batch()), model.rank(lists.batch()))

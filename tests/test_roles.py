@@ -727,9 +727,9 @@ def test_a_time_is_not_offered_as_base_order_where_there_is_one() -> None:
     times = pd.to_datetime(["2026-01-01", "2026-01-02"])
     with pytest.raises(DataError, match="order_by='ts'"):
         from_table(two_items(ts=times))
-    for roles in ({"order_by": "score"}, {"position": "score"}):
+    for role in ("order_by", "position"):
         with pytest.raises(DataError) as raised:
-            from_table(two_items(ts=times, score=[1, 2]), **roles)
+            from_table(two_items(ts=times, score=[1, 2]), {role: "score"})
         assert "order_by" not in str(raised.value)
 
 
@@ -750,3 +750,17 @@ def test_roles_of_several_models_are_joined() -> None:
     for role in ("list_id", "item_id", "label", "position", "order_by"):
         with pytest.raises(UsageError, match=f"different columns as {role}"):
             join_columns([Columns(**{role: "p"}), Columns(**{role: "q"})])
+
+
+def test_two_categories_are_not_given_the_name_of_the_item_ids() -> None:
+    table = two_items(doc=["x", "y"])
+    assert from_table(table, item_id="doc", categorical=["doc"]).categorical["item_id"].to_pylist() == ["x", "y"]
+    with pytest.raises(DataError, match="doc and item_id are both categorical"):
+        from_table(table, item_id="doc", categorical=["doc", "item_id"])
+
+
+def test_lists_are_split_in_their_order() -> None:
+    lists = ItemLists(np.ones((10, 1)), np.arange(11))
+    parts = lists.split(0.6, 0.2, in_order=True)
+    assert [part.list_ids.to_pylist() for part in parts] == [list("012345"), list("67"), list("89")]
+    assert_same_lists(lists.split(0.5)[0], lists.split(0.5, seed=0)[0])

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
@@ -130,11 +129,7 @@ def split(
     lists, shares = read(source, columns), (1 - valid - test, valid)
     if shares[0] <= 0:
         raise UsageError(f"validation and test take {valid + test:.0%} of the lists: leave some to train on")
-    if in_order:
-        cuts = np.round(np.cumsum(shares) * len(lists)).astype(int)
-        parts = Split(lists[: cuts[0]], lists[cuts[0] : cuts[1]], lists[cuts[1] :])
-    else:
-        parts = Split(*lists.split(*shares, seed=seed))
+    parts = Split(*lists.split(*shares, seed=seed, in_order=in_order))
     write_split(parts, out)
     typer.echo(f"{out}: {', '.join(f'{name} {len(part):,}' for name, part in parts._asdict().items())} lists")
 

@@ -30,7 +30,7 @@ import pyarrow.csv as pa_csv
 from seq2slate.atomic import atomic_path
 from seq2slate.data.columns import LEADING_ZERO, MOMENT, TEXT_PER_LIST, spell_categories
 from seq2slate.data.layouts import table_slices
-from seq2slate.data.lists import ItemLists
+from seq2slate.data.lists import IntArray, ItemLists
 from seq2slate.data.roles import ColumnRoles, Columns, roles_file
 from seq2slate.data.tables import table_with_rows
 from seq2slate.data.text import AnyPath, text_writer
@@ -55,10 +55,14 @@ def read_csv(path: AnyPath, columns: Columns | None = None, *, labelled: bool = 
     >>> lists.item_ids.to_pylist(), lists.features[:, 0].tolist()
     (['007', '008'], [1.5, 2.0])
     """
-    asked = columns or Columns()
+    return read_csv_rows(path, columns or Columns(), labelled=labelled)[0]
+
+
+def read_csv_rows(path: AnyPath, columns: Columns, *, labelled: bool = True) -> tuple[ItemLists, IntArray]:
+    """Return the lists of a CSV or TSV file, and the row (T,) of the file that each item comes from."""
     text = _read_text(path)
-    table = pa.table({name: _converted(text[name].combine_chunks(), name, asked) for name in text.column_names})
-    return table_with_rows(table, asked, source=str(path), labelled=labelled, place=partial(_line_of, path))[0]
+    table = pa.table({name: _converted(text[name].combine_chunks(), name, columns) for name in text.column_names})
+    return table_with_rows(table, columns, source=str(path), labelled=labelled, place=partial(_line_of, path))
 
 
 def write_csv(lists: ItemLists, path: AnyPath) -> None:

@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seq2slate.data.delimited import align_csv, read_csv, write_csv
+import numpy as np
+
+from seq2slate.data.delimited import align_csv, read_csv, read_csv_rows, write_csv
 from seq2slate.data.jsonl import read_jsonl, write_jsonl
 from seq2slate.data.layouts import Layout
 from seq2slate.data.letor import align_letor, read_letor, write_letor
-from seq2slate.data.lists import ItemLists, Split
-from seq2slate.data.parquet import is_own_parquet, parquet_files, read_parquet, write_parquet
+from seq2slate.data.lists import IntArray, ItemLists, Split
+from seq2slate.data.parquet import is_own_parquet, parquet_files, read_parquet, read_parquet_rows, write_parquet
 from seq2slate.data.roles import Columns, as_columns, given_roles, load_roles, roles_file
 from seq2slate.data.tables import check_same_columns
 from seq2slate.data.text import AnyPath
@@ -39,6 +41,8 @@ class FileFormat(NamedTuple):
     """What a row may be; the first unless somebody says otherwise."""
     align: Callable[[list[ItemLists]], list[ItemLists]] = list
     """Gives files that belong together the same columns, where a file alone does not tell how many there are."""
+    read_rows: Callable[..., tuple[ItemLists, IntArray]] | None = None
+    """Takes what `read` does, and also returns the row of each item; None if rows are in the order of the lists."""
     is_own: Callable[[AnyPath], bool] = lambda _: False
     """Says whether seq2slate wrote a file, so that `columns.toml` beside it is meant for others."""
 
@@ -52,10 +56,19 @@ FORMATS = {
         has_names=True,
         is_text=False,
         layouts=("lists", "items"),
+        read_rows=read_parquet_rows,
         is_own=is_own_parquet,
     ),
     "jsonl": FileFormat((".jsonl", ".ndjson"), read_jsonl, write_jsonl, has_names=True),
-    "csv": FileFormat((".csv", ".tsv"), read_csv, write_csv, has_names=True, layouts=("items",), align=align_csv),
+    "csv": FileFormat(
+        (".csv", ".tsv"),
+        read_csv,
+        write_csv,
+        has_names=True,
+        layouts=("items",),
+        align=align_csv,
+        read_rows=read_csv_rows,
+    ),
 }
 """Every file format, by name."""
 
@@ -105,6 +118,21 @@ def read(
         return parts[0]
     _check_no_list_twice(paths, parts)
     return ItemLists.concat(parts)
+
+
+def read_with_rows(
+    path_or_paths: AnyPath | Sequence[AnyPath], columns: Columns | Mapping[str, Any] | None = None, *, labelled: bool
+) -> tuple[ItemLists, IntArray]:
+    """Return lists as `read` does, and the row (T,) of the file that each item comes from.
+
+    Where a row is a list, its entries are counted. The items of several files are counted as they are read.
+    """
+    paths = _expand(path_or_paths)
+    form = FORMATS[_format_of(paths[0])]
+    if len(paths) > 1 or form.read_rows is None:
+        lists = read(path_or_paths, columns, labelled=labelled)
+        return lists, np.arange(lists.n_items)
+    return form.read_rows(paths[0], _with_roles_file(paths[0], form, given_roles(columns)), labelled=labelled)
 
 
 def read_split(

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from seq2slate.data.columns import as_ids, plain_column
-from seq2slate.data.files import read
+from seq2slate.data.files import read, read_with_rows
 from seq2slate.data.frames import as_arrow, is_pandas
 from seq2slate.data.lists import IntArray, ItemLists, numbers_as_strings, offsets_from_lengths
 from seq2slate.data.roles import Columns, as_columns
@@ -41,6 +41,8 @@ def as_lists(
     ([2, 1], [0.0, 1.0, 0.0])
 
     """
+    if _are_paths(data):
+        return read(data, columns, labelled=labelled)
     return as_lists_with_rows(data, columns, name=name, labelled=labelled)[0]
 
 
@@ -49,8 +51,8 @@ def as_lists_with_rows(
 ) -> tuple[ItemLists, IntArray]:
     """Return the lists that something holds, and the row (T,) that each item comes from.
 
-    Rows are those of a table or of X, from 0. With one row per list, the entries of all rows are counted. The items of
-    ItemLists and of files are counted as they are.
+    Rows are those of a table, of X or of a file, from 0. With one row per list, the entries of all rows are counted.
+    The items of ItemLists and of several files are counted as they are.
 
     >>> table = pa.table({"list_id": ["a", "b", "a"], "item_id": [1, 2, 3], "price": [3, 2, 1]})
     >>> lists, rows = as_lists_with_rows(table)
@@ -63,9 +65,8 @@ def as_lists_with_rows(
     if isinstance(data, ItemLists):
         return data, np.arange(data.n_items)
     asked = as_columns(columns)
-    if is_path(data) or (isinstance(data, list) and data and all(is_path(one) for one in data)):
-        lists = read(data, columns, labelled=labelled)
-        return lists, np.arange(lists.n_items)
+    if _are_paths(data):
+        return read_with_rows(data, columns, labelled=labelled)
     if isinstance(data, tuple):
         return _from_arrays(data, asked, name, labelled=labelled)
     if is_table(data):
@@ -82,6 +83,10 @@ def is_table(data: Any) -> bool:
 def is_path(data: Any) -> bool:
     """Say whether something is the path of a file."""
     return isinstance(data, str | os.PathLike)
+
+
+def _are_paths(data: Any) -> bool:
+    return is_path(data) or (isinstance(data, list) and bool(data) and all(is_path(one) for one in data))
 
 
 def _describe(data: Any) -> str:
@@ -155,7 +160,7 @@ class _Groups(NamedTuple):
         if len(values) == n_rows and (values != 1).any():
             raise UsageError(
                 f"{name}: group has an entry for each row, and its entries add up to the {n_rows} rows: it may hold "
-                "ids or lengths; give ids as text, such as group.astype(str), and leave lists of length 0 out of lengths"
+                "ids or lengths; give ids as text, such as group.astype(str), and leave empty lists out of lengths"
             )
         if values.dtype.kind not in "iu" or (values < 0).any() or values.sum() != n_rows:
             total = f"they add up to {values.sum()}" if values.dtype.kind in "iuf" else f"it holds {values.dtype}"

@@ -243,8 +243,11 @@ class ItemLists:
             roles = roles and roles.merged(part.roles)
         return replace(first, offsets=offsets, roles=roles, **_joined(parts))
 
-    def split(self, *fractions: float, seed: int) -> tuple[ItemLists, ...]:
+    def split(self, *fractions: float, seed: int = 0, in_order: bool = False) -> tuple[ItemLists, ...]:
         """Return a random part of the lists per fraction, and the rest as the last part.
+
+        With `in_order` the first lists are the first part and the last ones the last, as in a log that is sorted by
+        time, and `seed` is not used.
 
         >>> import numpy as np
         >>> lists = ItemLists(np.ones((10, 1)), np.arange(11))
@@ -253,7 +256,7 @@ class ItemLists:
         """
         if any(fraction < 0 for fraction in fractions) or sum(fractions) > 1 + 1e-9:
             raise UsageError(f"fractions must not be negative and must add up to at most 1, got {fractions}")
-        order = np.random.default_rng(seed).permutation(len(self))
+        order = np.arange(len(self)) if in_order else np.random.default_rng(seed).permutation(len(self))
         cuts = np.round(np.cumsum(fractions) * len(self)).astype(int)
         return tuple(self[np.sort(part)] for part in np.split(order, cuts))
 

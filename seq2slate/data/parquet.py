@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 from seq2slate.atomic import atomic_path
 from seq2slate.data.assembly import Source
 from seq2slate.data.layouts import Layout, table_slices
-from seq2slate.data.lists import ItemLists
+from seq2slate.data.lists import IntArray, ItemLists
 from seq2slate.data.plan import METADATA, Plan, make_plan
 from seq2slate.data.roles import Columns, as_columns
-from seq2slate.data.tables import check_same_columns, iterate_chunks, join_chunks
+from seq2slate.data.tables import check_same_columns, iterate_chunks, join_chunks, table_with_rows
 from seq2slate.data.text import AnyPath
 from seq2slate.errors import DataError, UsageError
 
@@ -36,6 +36,12 @@ def read_parquet(path: AnyPath, columns: Columns | None = None, *, labelled: boo
     with _opened(path) as file:
         plan = make_plan(file.schema_arrow, columns or Columns(), str(path), labelled=labelled)
         return join_chunks(file.schema_arrow, _batches(file, plan), Source(str(path)), plan=plan)
+
+
+def read_parquet_rows(path: AnyPath, columns: Columns, *, labelled: bool = True) -> tuple[ItemLists, IntArray]:
+    """Return the lists of a Parquet file, read at once, and the row (T,) of the file that each item comes from."""
+    with _opened(path) as file:
+        return table_with_rows(file.read(), columns, source=str(path), labelled=labelled)
 
 
 def stream_parquet(

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 
 from seq2slate.data.columns import FIELDS, ImpressionColumns, is_list, is_moment, is_number, is_text
+from seq2slate.data.lists import ITEM_ID
 from seq2slate.data.roles import ColumnRoles, Columns, ColumnUse, check_columns_exist
 from seq2slate.errors import DataError
 
@@ -125,6 +126,11 @@ def make_plan(schema: Any, columns: Columns, source: str, *, labelled: bool = Tr
     for one in schema:
         if not is_unnamed_index(one.name):
             resolver.resolve(one.name, one.type)
+    if plan.item_id != ITEM_ID and plan.per_item.get(plan.item_id) == plan.per_item.get(ITEM_ID) == "category":
+        raise DataError(
+            f"{source}: {plan.item_id} and {ITEM_ID} are both categorical, and the ids of the items are called "
+            f"{ITEM_ID} then; rename the column {ITEM_ID}, or ignore it"
+        )
     plan.roles = ColumnRoles(
         asked,
         tuple(plan.uses),

@@ -235,7 +235,10 @@ def _joined_ids(columns: Mapping[str, Any], names: tuple[str, ...], source: Sour
 def _joined(*batches: Any) -> Any:
     """Return the rows of all batches as one, without a copy if only one has any."""
     filled = [batch for batch in batches if batch.num_rows] or [*batches[-1:]]
-    return filled[0] if len(filled) == 1 else pa.Table.from_batches(filled).combine_chunks().to_batches()[0]
+    if len(filled) == 1:
+        return filled[0]
+    (whole,) = pa.Table.from_batches(filled).combine_chunks().to_batches()
+    return whole
 
 
 def _count_complete(rows: Any, plan: Plan) -> int:

@@ -27,7 +27,7 @@ from seq2slate.data.checks import label_problems
 from seq2slate.data.inputs import as_lists
 from seq2slate.data.lists import Batch, IntArray, ItemLists
 from seq2slate.data.ranker import NO_ITEM, BaseOrder, Ranker, check_slots, slot_of_item
-from seq2slate.data.roles import Columns
+from seq2slate.data.roles import Columns, join_columns
 from seq2slate.errors import DataError, UsageError, warn_of_data
 from seq2slate.evaluation.comparison import share_text
 from seq2slate.evaluation.statistics import (
@@ -214,9 +214,9 @@ def evaluate(
     """
     named = _named(rankers)
     compared: dict[str, Ranker] = {BASE: BaseOrder(), **named}
-    if columns is None:
+    if columns is None and not isinstance(data, ItemLists):
         known = (getattr(one, "columns_", None) for one in named.values())
-        columns = next((found for found in known if found is not None), None)
+        columns = join_columns(found for found in known if found is not None)
     lists, k = as_lists(data, columns, name="data"), check_slots(k)
     chosen = [measures] if isinstance(measures, str | Measure) else measures
     parsed = [measure if isinstance(measure, Measure) else Measure.parse(measure) for measure in chosen]
