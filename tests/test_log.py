@@ -601,6 +601,50 @@ def test_a_file_that_was_moved_away_takes_nothing_more(tmp_path: Path) -> None:
         assert [logged.slate_id for logged in log.impressions()] == ["s-2"]
 
 
+@pytest.mark.parametrize("attack", ["delete", "replace", "truncate", "empty"])
+def test_a_log_that_lost_a_file_acknowledges_nothing_more(tmp_path: Path, attack: str) -> None:
+    """Whoever writes, and whoever asks whether the log can be written, is refused; a restart opens it again."""
+    path, wal = tmp_path / "log.db", tmp_path / "log.db-wal"
+    with open_log(path) as log:
+        wait([log.add_impression(impression(number, n_features=100)) for number in range(200)])
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        log.add_impression(impression(200, n_features=100)).result()
+        if attack == "delete":
+            wal.unlink()
+        elif attack == "replace":
+            shutil.copy(wal, tmp_path / "copy")
+            (tmp_path / "copy").rename(wal)
+        else:
+            os.truncate(path, path.stat().st_size // 2 if attack == "truncate" else 0)
+        for number in range(201, 221):
+            with pytest.raises(LogError, match=r"nothing more is written|cannot be reached"):
+                log.add_impression(impression(number, n_features=100)).result()
+        with pytest.raises(LogError):
+            log.check_writable().result()
+    if attack in ("delete", "replace"):
+        with open_log(path) as log:
+            assert log.count(ImpressionFilter()) >= 201
+            log.add_impression(impression(300, n_features=100)).result()
+
+
+def test_a_database_that_vacuum_made_shorter_is_sound(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    with open_log(path) as log:
+        wait([log.add_impression(impression(number, n_features=100)) for number in range(200)])
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        log.add_impression(impression(200, n_features=100)).result()
+        size = path.stat().st_size
+        log.prune(1150.0)
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("VACUUM")
+            other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        assert path.stat().st_size < size
+        log.add_impression(impression(300, n_features=100)).result()
+        assert log.count(ImpressionFilter()) == 52
+
+
 def test_columns_that_somebody_deleted_are_written_again(tmp_path: Path) -> None:
     with open_log(tmp_path / "log.db") as log:
         log.add_impression(impression(1)).result()

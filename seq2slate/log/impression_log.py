@@ -128,6 +128,11 @@ class ImpressionLog(LogReader):
         """Write without changing anything; the future is resolved after the commit, or fails with a LogError."""
         return self._writer.add(Probe())
 
+    @property
+    def damage(self) -> str | None:
+        """What happened to the files of the log, if it takes no more writes until it is opened again."""
+        return getattr(self._backend, "damage", None)
+
     def give_up_after(self, seconds: float) -> None:
         """Interrupt a transaction that has taken longer: those who wait for it get a LogError."""
         self._writer.give_up_after(seconds)

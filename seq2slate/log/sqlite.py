@@ -6,6 +6,10 @@ At every commit the write-ahead log is handed to the operating system, so killin
 A checkpoint moves committed pages from the write-ahead log into the database file, and waits for the disk. A thread of
 its own does it, so that no commit has to wait; should it fall behind, commits checkpoint too from `_LONGEST_WAL` on.
 The commit after a checkpoint waits for the disk once, when the write-ahead log restarts: so checkpoints are rare.
+
+SQLite does not notice when somebody deletes or replaces the write-ahead log, or cuts the database short: it goes on
+with files that nobody finds. Before every transaction, and again before it is acknowledged, the writer looks whether
+they are still there. If not, the log takes no more writes until the process is restarted.
 """
 
 from __future__ import annotations
@@ -15,9 +19,9 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from seq2slate.errors import DataError
 from seq2slate.log.backend import BadRowError, Durability, LogError, Row
@@ -45,9 +49,13 @@ class SqliteBackend:
         self.name = os.fspath(path)
         self.durability = durability
         self.create = create
+        self.damage: str | None = None
+        """What happened to the files under an open connection; then there is no other to write with."""
 
     def connect(self, *, read_only: bool = False) -> SqliteConnection:
         """Open the file."""
+        if self.damage is not None and not read_only:
+            raise LogError(self.damage)
         if self.create and not read_only:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         elif not self.path.exists():
@@ -75,6 +83,15 @@ class SqliteBackend:
             check_same_thread=False,  # opened by the thread that opens the log, used by the writer thread
         )
 
+    def is_sound(self) -> bool:
+        """Say whether all pages of the database are there and fit together; this reads all of them."""
+        try:
+            with closing(self._open("rw")) as raw:
+                raw.execute("SELECT number FROM seq2slate_migrations")  # an empty database is sound, and no log
+                return raw.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
+        except sqlite3.Error:
+            return False
+
     def prepare(self, raw: sqlite3.Connection, read_only: bool) -> None:
         """Set the options that belong to a connection, not to the file."""
         raw.execute("PRAGMA journal_mode = WAL")
@@ -89,7 +106,11 @@ class SqliteConnection:
 
     def __init__(self, raw: sqlite3.Connection, backend: SqliteBackend, checkpointer: _Checkpointer | None):
         self._raw = raw
+        self._backend = backend
         self._path, self._file = backend.path, _identity(backend.path)
+        self._wal_path = backend.path.with_name(f"{backend.path.name}-wal")
+        self._wal: tuple[int, int] | None = None
+        self._size = 0
         self._checkpointer = checkpointer
         self._begin = "BEGIN DEFERRED" if checkpointer is None else "BEGIN IMMEDIATE"
         self.name = backend.name
@@ -97,13 +118,13 @@ class SqliteConnection:
     @contextmanager
     def transaction(self, *, exclusive: bool = False) -> Iterator[None]:
         """Commit at the end of the block, roll back if it raises; SQLite has one writer at a time anyway."""
-        if _identity(self._path) != self._file:  # or everything would go into a file that nobody finds
-            raise LogError(f"{self.name}: the file was moved, deleted or replaced")
+        self._check_files()
         try:
             self._raw.execute(self._begin)
             yield
             self._raw.execute("COMMIT")
             if self._checkpointer is not None:
+                self._check_files()  # once more: or what was just committed is acknowledged, and nowhere
                 self._checkpointer.count(self._raw.total_changes)
         except BaseException as error:
             if self._raw.in_transaction:  # a full disk may have ended it already
@@ -114,6 +135,28 @@ class SqliteConnection:
             if isinstance(error, sqlite3.Error):
                 raise LogError(f"{self.name}: {error}") from error
             raise
+
+    def _check_files(self) -> None:
+        """Raise a LogError unless the files of this connection are where everybody looks for them."""
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            found = None
+        if found is None or (found.st_dev, found.st_ino) != self._file:  # everything would go into a file of nobody
+            raise LogError(f"{self.name}: the file was moved, deleted or replaced")
+        if self._checkpointer is None:
+            return
+        wal = _identity(self._wal_path)
+        self._wal = self._wal or wal
+        if wal != self._wal:
+            self._refuse("the write-ahead log was deleted or replaced")
+        if found.st_size < self._size and not self._backend.is_sound():  # VACUUM makes it shorter, too
+            self._refuse("the database was cut short")
+        self._size = found.st_size
+
+    def _refuse(self, problem: str) -> NoReturn:
+        self._backend.damage = f"{self.name}: {problem}; nothing more is written until the service is restarted"
+        raise LogError(self._backend.damage)
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         """Run a statement and return all its rows."""

@@ -175,7 +175,7 @@ class Handlers:
     async def readiness(self, request: Request) -> Response:
         """Say whether requests can be answered."""
         has_log = await self._service.log_is_available()
-        is_ready = has_log or not self._service.requires_log
+        is_ready = has_log or not (self._service.requires_log or self._service.store.damage)
         state = {"status": "ok" if is_ready else "unavailable", "log": "ok" if has_log else "unavailable"}
         return json_response(state, 200 if is_ready else 503)
 
