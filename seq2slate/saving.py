@@ -72,7 +72,7 @@ def load_saved(folder: str | os.PathLike[str]) -> SavedRanker:
         head = json.loads((path / _CONFIG_FILE).read_text())
         found, kind, digest, config = (head[key] for key in ("format", "ranker", "weights_sha256", "config"))
         _check_format(path, found)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path / _CONFIG_FILE} is damaged: {error}") from error

@@ -326,8 +326,11 @@ def _train_reranker(
 
 def _run_id(folder: Path) -> str | None:
     """Return the identity of the run that a saved network comes from; None if there is no network to be opened."""
+    from seq2slate.reranker import Reranker
+
     try:
-        return load(folder).history_.run_id
+        saved = load(folder)
+        return saved.history_.run_id if isinstance(saved, Reranker) else None
     except Seq2SlateError:
         return None
 
