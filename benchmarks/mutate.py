@@ -313,8 +313,8 @@ def _supervise(first: int, last: int, outcome: Outcome) -> int:
         lines: queue.Queue[str] = queue.Queue()
         forwarder = threading.Thread(target=_forward, args=(process, lines), daemon=True)
         forwarder.start()
-        now, peak = {"number": first, "target": "start"}, 0.0
-        why = None
+        now: dict[str, Any] = {"number": first, "target": "start"}
+        peak, why = 0.0, None
         try:
             while line := lines.get(timeout=SECONDS if peak else START_SECONDS):
                 said = json.loads(line)

@@ -390,7 +390,8 @@ def run_identity(model: SlateModel, train: ItemLists, valid: ItemLists, config: 
     for lists in (train, valid):
         assert lists.labels is not None, "both parts have labels"
         numbers = model.transform.raw_features(lists), model.transform.raw_context(lists)
-        for array in (lists.offsets, lists.labels, *numbers, *model.transform.codes(lists).values()):
+        arrays: list[np.ndarray[Any, Any]] = [lists.offsets, lists.labels, *numbers]
+        for array in (*arrays, *model.transform.codes(lists).values()):
             digest.update(repr((array.dtype, array.shape)).encode())
             digest.update(array.data)  # as it lies: a copy of all features would be large
     return digest.hexdigest()
