@@ -25,7 +25,7 @@ from seq2slate.data.inputs import as_lists, as_lists_with_rows, is_table
 from seq2slate.data.lists import ITEM_ID, Batch, FloatArray, IntArray, ItemLists
 from seq2slate.data.ranker import BaseOrder, Ranker, rank_lists, slates_from_scores, slot_of_item
 from seq2slate.data.roles import Columns, as_columns, explain_missing_labels
-from seq2slate.errors import DataError, NotFittedError, UsageError, warn_of_data
+from seq2slate.errors import DataError, NotFittedError, Seq2SlateError, UsageError, warn_of_data
 from seq2slate.evaluation.evaluate import Evaluation, evaluate
 from seq2slate.html import table
 from seq2slate.metrics import Measure, measure_ranker
@@ -436,5 +436,5 @@ def load(folder: str | os.PathLike[str]) -> Estimator:
         raise DataError(f"{folder} holds a {saved.kind!r} ranker; this seq2slate knows {', '.join(ESTIMATORS)}")
     try:
         return estimator_class(saved.kind).from_saved(saved)
-    except DataError as error:
+    except Seq2SlateError as error:
         raise DataError(f"{folder}: {error}") from error

@@ -82,7 +82,7 @@ def load_saved(folder: str | os.PathLike[str]) -> SavedRanker:
         version, kind, config = (head[key] for key in ("format", "ranker", "config"))
         _check_format(path, version)
         weights_checksum = None if version >= FORMAT else head["weights_sha256"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path / _CONFIG_FILE} is damaged: {error}") from error

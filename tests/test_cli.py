@@ -235,6 +235,8 @@ def test_resume_begins_a_run_and_is_content_with_one_that_has_ended(
     assert "trained on" in seq2slate(*arguments, "--seed", 3).out, "another run takes its place, as without --resume"
     (tmp_path / "model" / "weights.safetensors").write_bytes(b"")
     assert "trained on" in seq2slate(*arguments, "--seed", 3).out, "a damaged model is trained again"
+    seq2slate("train", folder / "lists.parquet", "--out", tmp_path / "model", "--ranker", "ridge")
+    assert "trained on" in seq2slate(*arguments).out, "and so is a ranker of another kind"
 
 
 def test_slates_are_not_worked_out_for_a_file_that_cannot_be_written(folder: Path) -> None:

@@ -172,7 +172,7 @@ def columned_lists(seed: int, **changes: Any) -> ItemLists:
         "device": rng.choice(["phone", "desk"], len(lists))[lists.list_index],
         "label": lists.labels,
     }
-    roles = {"context": ["hour", "device"], "categorical": ["item_id", "city", "device"]}
+    roles: dict[str, Any] = {"context": ["hour", "device"], "categorical": ["item_id", "city", "device"]}
     for name, change in changes.items():
         (roles if name in roles else columns)[name] = change((roles if name in roles else columns)[name])
     return from_table(pa.table(columns), roles)

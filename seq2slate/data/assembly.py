@@ -210,7 +210,8 @@ def _base_order(
     if (missing := np.isnan(positions[items])).any():
         raise DataError(f"{name_row(int(items[missing.argmax()]))}: the {plan.position} is missing")
     order = items[np.lexsort((positions[items], list_of_row[items]))]
-    same = (np.diff(positions[order]) == 0) & (np.diff(list_of_row[order]) == 0)
+    sorted_positions, sorted_lists = positions[order], list_of_row[order]
+    same = (sorted_positions[1:] == sorted_positions[:-1]) & (sorted_lists[1:] == sorted_lists[:-1])
     if same.any():
         row = int(order[1:][same].min())
         raise DataError(

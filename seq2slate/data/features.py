@@ -457,7 +457,7 @@ class FeatureTransform:
             )
         except DataError:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise DataError(f"{source}: damaged, or not a saved transform of features ({error!r})") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +18,7 @@ import pyarrow as pa
 from seq2slate.data.assembly import Source
 from seq2slate.data.layouts import table_slices, with_metadata
 from seq2slate.data.lists import ItemLists, default_feature_names
-from seq2slate.data.plan import is_names, make_plan
+from seq2slate.data.plan import is_names, is_unicode, make_plan
 from seq2slate.data.roles import Columns
 from seq2slate.data.tables import join_chunks
 from seq2slate.data.text import AnyPath, line_chunks, text_writer
@@ -109,12 +111,28 @@ def _parsed_chunks(path: AnyPath) -> Iterator[tuple[list[int], list[dict[str, An
 
 def _parse(line: bytes, place: str) -> dict[str, Any]:
     try:
-        record = json.loads(line)
+        record = json.loads(line, object_pairs_hook=partial(_object, place))
+    except DataError:
+        raise
     except (ValueError, RecursionError) as error:  # thousands of brackets, one in the other
         raise DataError(f"{place}: not JSON: {error}") from error
     if not isinstance(record, dict):
         raise DataError(f"{place}: not a JSON object, but {type(record).__name__}; every line must be one list")
     return record
+
+
+def _object(place: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; the names of its columns must be Unicode text, and no two the same."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise DataError(f"{place}: {name!r} occurs twice in an object; which one counts is not defined, so remove one")
+    for name in (*found, *(found[_NAMES] if is_names(found.get(_NAMES)) else ())):
+        if not is_unicode(name):
+            raise DataError(
+                f"{place}: the name {name!r} has half a surrogate pair, which is no text; rename the column"
+            )
+    return found
 
 
 def _table(records: list[dict[str, Any]], places: list[str]) -> Any:

@@ -39,6 +39,8 @@ COMMENT = "comment"
 
 _CHUNK_BYTES = 16 * 2**20
 _ROWS_AT_ONCE = 4096
+_MOST_DIGITS = 100  # of an index: Python refuses to make a number of thousands
+_MOST_SHOWN = 60
 _HIGHEST_INDEX = 100_000  # far above any data set: a typo in an index should not allocate terabytes
 # Every line with data: its qid, and what stands after the first `#`.
 _ITEM = re.compile(rb"^[^\S\n]*[^\s#]+[^\S\n]+qid:([^\s#]+)[^#\n]*(?:#(.*))?$", re.MULTILINE)
@@ -231,6 +233,8 @@ def _fault(tokens: list[bytes], n_features: int | None) -> str | None:
         value = _number(value_text)
         if value is None or not index_text.isdigit():
             return f"{_text(token)!r} is not `index:value`"
+        if len(index_text.lstrip(b"0")) > _MOST_DIGITS:
+            return f"feature {_text(index_text)}, which has {len(index_text):,} digits: no file has so many features"
         index = int(index_text)
         if _INFINITE.search(token):
             return f"feature {index} is {value:g}; every feature must be finite or nan"
@@ -258,7 +262,8 @@ def _number(text: bytes) -> float | None:
 
 
 def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "backslashreplace")
+    text = raw.decode("utf-8", "backslashreplace")
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 # Writing

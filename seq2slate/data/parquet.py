@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from seq2slate.atomic import atomic_path
 from seq2slate.data.assembly import Source
+from seq2slate.data.columns import is_list
 from seq2slate.data.layouts import Layout, table_slices
 from seq2slate.data.lists import IntArray, ItemLists
 from seq2slate.data.plan import METADATA, Plan, make_plan
@@ -24,6 +25,7 @@ from seq2slate.data.text import AnyPath
 from seq2slate.errors import DataError, UsageError
 
 _VALUES_PER_BATCH = 2**22
+_FIRST_ROWS, _MOST_ROWS = 32, 2**16
 _BUFFER_BYTES = 2**20  # not a whole row group at once: some files have only one
 
 
@@ -35,7 +37,7 @@ def read_parquet(path: AnyPath, columns: Columns | None = None, *, labelled: boo
     """
     with _opened(path) as file:
         plan = make_plan(file.schema_arrow, columns or Columns(), str(path), labelled=labelled)
-        return join_chunks(file.schema_arrow, _batches(file, plan), Source(str(path)), plan=plan)
+        return join_chunks(file.schema_arrow, _batches(path, file, plan), Source(str(path)), plan=plan)
 
 
 def read_parquet_rows(path: AnyPath, columns: Columns, *, labelled: bool = True) -> tuple[ItemLists, IntArray]:
@@ -136,7 +138,7 @@ def _file_chunks(files: list[Path], columns: Columns) -> Iterator[ItemLists]:
     for path in files:
         with _opened(path) as file:
             plan = make_plan(file.schema_arrow, columns, str(path))
-            for chunk in iterate_chunks(file.schema_arrow, _batches(file, plan), Source(str(path)), plan=plan):
+            for chunk in iterate_chunks(file.schema_arrow, _batches(path, file, plan), Source(str(path)), plan=plan):
                 if first is None:
                     first = chunk[:0]
                 check_same_columns(first, chunk, str(files[0]), str(path))
@@ -150,7 +152,7 @@ def _opened(path: AnyPath) -> Iterator[Any]:
             yield file
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file") from error
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # the last: names of columns that are no text
         raise DataError(f"{path}: not a Parquet file, or cut off or damaged: {error}") from error
 
 
@@ -160,12 +162,32 @@ def is_own_parquet(path: AnyPath) -> bool:
         return bool((file.schema_arrow.metadata or {}).get(METADATA))
 
 
-def _batches(file: Any, plan: Plan) -> Iterator[Any]:
-    """Yield the rows in batches of bounded size, with the columns that the plan reads."""
-    values = sum(
-        file.metadata.row_group(group).column(column).num_values
-        for group in range(file.num_row_groups)
-        for column in range(file.metadata.num_columns)
-    )
-    rows = file.metadata.num_rows * _VALUES_PER_BATCH // max(1, values)
-    yield from file.iter_batches(batch_size=max(1, min(rows, _VALUES_PER_BATCH)), columns=plan.read)
+def _batches(path: AnyPath, file: Any, plan: Plan) -> Iterator[Any]:
+    """Yield the rows in batches of bounded size, with the columns that the plan reads; all text is UTF-8."""
+    n_rows = 0
+    for batch in file.iter_batches(batch_size=_rows_per_batch(file, plan), columns=plan.read):
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            try:
+                column.validate(full=True)
+            except (pa.ArrowException, ValueError) as error:
+                place = f"{path}, {'row' if batch.num_rows == 1 else f'rows {n_rows} to'} {n_rows + batch.num_rows - 1}"
+                raise DataError(f"{place}: column {name} is damaged: {error}") from error
+        n_rows += batch.num_rows
+        yield batch
+
+
+def _rows_per_batch(file: Any, plan: Plan) -> int:
+    """Return how many rows have about `_VALUES_PER_BATCH` values, as the first ones do.
+
+    The footer counts values, too, but Arrow ends the process when these counts are damaged.
+    """
+    first = next(file.iter_batches(batch_size=_FIRST_ROWS, columns=plan.read), None)
+    values = 0 if first is None else sum(map(_count_values, first.columns))
+    rows = _MOST_ROWS if first is None or not values else first.num_rows * _VALUES_PER_BATCH // values
+    return max(1, min(rows, _MOST_ROWS))
+
+
+def _count_values(column: Any) -> int:
+    while is_list(column.type):
+        column = column.flatten()
+    return len(column)

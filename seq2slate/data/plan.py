@@ -386,16 +386,22 @@ def checked_metadata(schema: Any, source: str) -> Mapping[str, Any]:
     try:
         facts = read_metadata(schema)
         is_newer = facts.get("version", VERSION) > VERSION
-        is_whole = is_newer or all(is_names(facts.get(key, [])) for key in ("feature_names", "context", "aside"))
+        names = [facts.get(key, []) for key in ("feature_names", "context", "aside")]
+        is_whole = is_newer or all(is_names(one) and all(map(is_unicode, one)) for one in names)
         if is_whole and not is_newer:
             Columns.from_dict(facts.get("origin", {}))
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         is_newer = is_whole = False
     if is_newer:
         raise DataError(f"{source}: written by a newer version of seq2slate; upgrade to read it")
     if not is_whole:
         raise DataError(f"{source}: the metadata of seq2slate in the schema is damaged; write the file again")
     return facts
+
+
+def is_unicode(text: str) -> bool:
+    """Say whether a text that was read from JSON can be written as UTF-8: it holds no half of a surrogate pair."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def is_names(value: Any) -> bool:

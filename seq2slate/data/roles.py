@@ -245,7 +245,7 @@ def load_roles(path: str | os.PathLike[str]) -> Columns:
     """Return the roles that a TOML file declares, with the keys of `Columns`."""
     try:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, thousands of digits or of brackets
         raise DataError(f"{path}: {error}") from error
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from error
