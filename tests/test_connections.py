@@ -235,7 +235,7 @@ def test_slow_bodies_do_not_take_the_places_of_others(tmp_path: Path) -> None:
 
 def test_bodies_that_hold_too_much_make_room_oldest_first(tmp_path: Path) -> None:
     async def run() -> None:
-        async with serving(tmp_path, max_partial_bytes=1 << 20) as connect:  # 16 connections
+        async with serving(tmp_path, max_partial_bytes=1 << 20, body_timeout=60) as connect:  # 16 connections
             clients = [await connect() for _ in range(20)]
             for client in clients:
                 await client.send(post("/v1/rerank", len(BODY)) + BODY[:10])

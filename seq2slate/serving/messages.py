@@ -232,7 +232,7 @@ def _count_values(body: bytes, max_items: int, max_values: int) -> None:
         return
     plain = np.frombuffer(body.replace(b"\\\\", b"").replace(b'\\"', b""), np.uint8)
     is_outside_texts = np.cumsum(plain == ord('"'), dtype=np.uint8) % 2 == 0
-    commas, *opened = (np.count_nonzero((plain == ord(one)) & is_outside_texts) for one in ",[{")
+    commas, *opened = (int(np.count_nonzero((plain == ord(one)) & is_outside_texts)) for one in ",[{")
     _check_number("body", commas + 1, max_values, "values")
     _check_number("body", sum(opened), max_nested, "lists and objects")
 
@@ -314,9 +314,9 @@ def _kept_context(context: Context | None, reads: ReadNames | None) -> Context |
         return context
     kept: Context = {}
     for name, value in context.items():
-        is_float = isinstance(value, float)
-        if reads is None or name in reads.context or (is_float and isinf(value)):
-            kept[name] = None if is_float and isnan(value) else value
+        number = value if isinstance(value, float) else 0.0
+        if reads is None or name in reads.context or isinf(number):
+            kept[name] = None if isnan(number) else value
     return kept or None
 
 
