@@ -293,8 +293,8 @@ def test_a_write_that_is_cancelled_in_time_is_not_made(log: ImpressionLog) -> No
 def test_a_bad_row_fails_alone(log: ImpressionLog) -> None:
     hold, real = threading.Event(), writer.to_row
 
-    def spoilt(one: Impression, columns: ItemColumns) -> Any:
-        slate_id, at, unit, *rest = real(one, columns)
+    def spoilt(one: Impression, columns: ItemColumns, features: bytes) -> Any:
+        slate_id, at, unit, *rest = real(one, columns, features)
         return (slate_id, at, "\ud800" if slate_id in ("slate-7", "slate-8", "slate-30") else unit, *rest)
 
     with (

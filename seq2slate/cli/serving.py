@@ -56,6 +56,9 @@ def serve(
     max_body_bytes: Annotated[int, typer.Option(min=1, help="Size of a request's body; a larger one gets 413.")] = 4
     << 20,
     max_in_flight: Annotated[int, typer.Option(min=1, help="Requests in flight; more get 429.")] = 256,
+    max_values: Annotated[
+        int, typer.Option(min=1, help="Numbers, texts and fields of a request; more get 422.")
+    ] = 250_000,
 ) -> None:
     """Serve a model, or an experiment with several, over HTTP, and log impressions and clicks."""
     try:
@@ -66,7 +69,7 @@ def serve(
         raise UsageError(f"{missing.name} is not installed: pip install 'seq2slate[serve]'") from missing
 
     timeouts = Timeouts(deadline_ms, log_deadline_ms, log_failure)
-    limits = Limits(max_body_bytes, max_items, max_in_flight)
+    limits = Limits(max_body_bytes, max_items, max_in_flight, max_values)
     config = ServerConfig(model, experiment, log, durability, host, port, keys, threads, timeouts, limits)
     run_server(config, lambda address: typer.echo(f"serving on {address}"))
 

@@ -5,6 +5,7 @@ a commit costs the same for one row as for a hundred, so the longer the queue, t
 
 - A failure rejects the futures of its group alone. The connection is then reopened for the next group; while that
   fails, groups are rejected at once and the database is retried with exponential backoff.
+- Rows are made here, too: JSON in the thread of the caller would be JSON in a service's event loop.
 - A value that the database refuses fails its own write only: the group is halved until that row is alone.
 - A transaction that another one rolled back is retried. Nothing else is: once a commit fails in any other way, its
   outcome is unknown, and whoever sent the write decides.
@@ -18,11 +19,11 @@ import hashlib
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from queue import SimpleQueue
 from time import monotonic
 from typing import Any, NamedTuple, TypeAlias
@@ -59,17 +60,24 @@ class ClickOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class NewImpression:
-    """An impression to write, as it was when it was handed over."""
+    """An impression to write; later changes of its arrays do not reach it."""
 
     impression: Impression
     columns: ItemColumns
-    row: Row
+    features: bytes
 
     @classmethod
     def of(cls, impression: Impression) -> NewImpression:
-        """Make its row; later changes of its arrays do not reach it."""
-        columns = impression.columns
-        return cls(impression, columns, to_row(impression, columns))
+        """Check its texts, and copy its features; the rest of the row is made where it is written."""
+        one = impression
+        if not all(map(is_storable, _texts(one))):
+            raise DataError(f"impression {one.slate_id!r}: some text has a NUL or half a surrogate pair")
+        return cls(one, one.columns, one.features.astype("<f4", copy=False).tobytes())
+
+    @cached_property
+    def row(self) -> Row:
+        """The row of `impressions`: JSON, which takes as long as the impression is large."""
+        return to_row(self.impression, self.columns, self.features)
 
 
 @dataclass(frozen=True)
@@ -89,32 +97,47 @@ class Probe:
 Entry: TypeAlias = NewImpression | NewClick | Probe | Definition
 
 
-def to_row(impression: Impression, columns: ItemColumns) -> Row:
+def to_row(impression: Impression, columns: ItemColumns, features: bytes) -> Row:
     """Return an impression as a row of `impressions`, which `reading.from_row` reads."""
     one = impression
-    row = (
-        one.slate_id,
-        float(one.at),
-        one.unit,
-        one.experiment,
-        one.arm,
-        one.model,
-        _to_json(list(one.items)),
-        _to_json([int(item) for item in one.shown]),
-        None if one.log_propensities is None else _to_json([float(value) for value in one.log_propensities]),
-        _columns_row(columns)[0],
-        one.features.astype("<f4", copy=False).tobytes(),
-        _to_json([list(values) for values in one.categorical.values()]) if one.categorical else None,
-        None if one.context is None else _to_json(dict(one.context)),
-        one.fallback,
-        float(one.latency_ms),
-        None if one.draft is None else one.draft.to_json(),
-        None if one.titles is None else _to_json(list(one.titles)),
-        one.fallback_detail,
-    )
-    if not is_storable("".join(value for value in row if isinstance(value, str))):
-        raise DataError(f"impression {one.slate_id!r}: some text has a NUL or half a surrogate pair")
-    return row
+    try:
+        return (
+            one.slate_id,
+            float(one.at),
+            one.unit,
+            one.experiment,
+            one.arm,
+            one.model,
+            _to_json(list(one.items)),
+            _to_json([int(item) for item in one.shown]),
+            None if one.log_propensities is None else _to_json([float(value) for value in one.log_propensities]),
+            _columns_row(columns)[0],
+            features,
+            # One column at a time: other threads run in between, and the parts of one only are in memory.
+            f"[{','.join([_to_json(list(values)) for values in one.categorical.values()])}]"
+            if one.categorical
+            else None,
+            None if one.context is None else _to_json(dict(one.context)),
+            one.fallback,
+            float(one.latency_ms),
+            None if one.draft is None else one.draft.to_json(),
+            None if one.titles is None else _to_json(list(one.titles)),
+            one.fallback_detail,
+        )
+    except (TypeError, ValueError) as error:
+        raise BadRowError(f"impression {one.slate_id!r}: {error}") from error
+
+
+def _texts(one: Impression) -> Iterator[str]:
+    """Yield the texts of an impression, many at a time."""
+    context, arms = one.context or {}, (one.arm,) if one.draft is None else (one.arm, one.draft.a, one.draft.b)
+    yield "".join(filter(None, (one.slate_id, one.unit, one.experiment, *arms, one.model, one.fallback)))
+    yield "".join(one.items)
+    yield "".join([*context, *(value for value in context.values() if isinstance(value, str)), *one.categorical])
+    for values in one.categorical.values():
+        yield "".join(filter(None, values))
+    yield "".join(filter(None, one.titles or ()))
+    yield one.fallback_detail or ""
 
 
 _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -221,7 +244,10 @@ class Writer:
 
     def _commit(self, entries: Sequence[Entry]) -> Sequence[ClickOutcome | None]:
         connection = self._connected()
-        for _ in range(_MAX_CONFLICTS):
+        for entry in entries:
+            if isinstance(entry, NewImpression):
+                _ = entry.row  # now, since others wait while the transaction holds its locks
+        for _attempt in range(_MAX_CONFLICTS):
             try:
                 with connection.transaction():
                     outcomes = write_group(connection, entries, self._known_columns)

@@ -147,7 +147,8 @@ class Handlers:
 
     async def rerank(self, request: Request) -> Response:
         """Return a slate."""
-        slate_request = read_rerank(request.body, max_items=self._limits.max_items)
+        limits, reads = self._limits, self._service.deployment.reads
+        slate_request = read_rerank(request.body, max_items=limits.max_items, max_values=limits.max_values, reads=reads)
         return json_response(await self._service.rerank(slate_request))
 
     async def click(self, request: Request) -> Response:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from seq2slate.experiments.counts import Definition
 from seq2slate.model.backends.backend import NetworkBackend, choose_backend
 from seq2slate.model.slate_model import SlateModel, load_saved_network
 from seq2slate.saving import SavedRanker
+from seq2slate.serving.messages import ReadNames
 
 _LONGEST_NAME = 128
 ONLY_MODEL = Experiment("default", (Arm("model"),))
@@ -58,6 +60,15 @@ class Deployment:
         first = next(iter(self.models.values()), None)
         models = {arm: self.models.get(arm, first) for arm in arms}
         return {arm: None if model is None else model.runtime.transform for arm, model in models.items()}
+
+    @cached_property
+    def reads(self) -> ReadNames | None:
+        """The columns by name that any of its models reads; None without models: the first is trained on all."""
+        transforms = [model.runtime.transform for model in self.models.values()]
+        if not transforms:
+            return None
+        context = [name for one in transforms for name in (*one.context.names, *one.context_categorical)]
+        return ReadNames(frozenset(chain.from_iterable(one.categorical for one in transforms)), frozenset(context))
 
     @cached_property
     def definition(self) -> Definition:

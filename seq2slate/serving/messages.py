@@ -4,18 +4,22 @@ A malformed request is refused with 400 or 422 and a message that names the fiel
 number, or a row that is too short, is a fault of some pipeline far away, and the page has to be shown all the same. So
 `features` may hold any numbers here; the service falls back to the base order if they are invalid. A number that is
 null or NaN is missing, and the model decides whether it reads missing numbers.
+
+A body costs what its size costs, whatever is in it. Values, lists and objects are counted in the bytes, before they
+are decoded, and names before columns are built from them. Of columns by name, only those are built that a model of the
+deployment reads; without models all of them, since the first model is trained on what was logged.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from math import isinf, isnan, nan
-from typing import Annotated, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -29,6 +33,14 @@ MAX_ID_BYTES = 512
 """Of a unit and of an item, in UTF-8."""
 MAX_TITLE_BYTES = 300
 """Of the title of an item, in UTF-8; a longer one is cut."""
+MAX_VALUES = 250_000
+"""Of a request: every number, text, null and field counts."""
+MAX_COLUMNS = 4096
+"""Features of an item, names of categorical columns, and names in the context: so many of each."""
+MAX_ABSENT = 50_000
+"""Cells of categorical columns by name that items do not have, in a deployment without models, which logs them."""
+_MAX_CLICK_BYTES = 16 << 10
+_SMALL = 64 << 10  # bytes of a body whose values need no counting
 Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
 FeatureRow = list[float | None]
 Context = dict[str, str | float | None]
@@ -126,8 +138,23 @@ class SlateRequest:
     explain: bool
 
 
-def read_rerank(body: bytes, *, max_items: int) -> SlateRequest:
+class ReadNames(NamedTuple):
+    """The columns by name that some model of a deployment reads."""
+
+    categorical: Set[str]
+    context: Set[str]
+
+
+def read_rerank(
+    body: bytes, *, max_items: int, max_values: int = MAX_VALUES, reads: ReadNames | None = None
+) -> SlateRequest:
     """Decode and check the body of a rerank request.
+
+    Args:
+        body: JSON.
+        max_items: Candidates of a list.
+        max_values: Values of the whole request.
+        reads: The columns by name to keep; all if not given.
 
     Raises:
         HTTPException: 400 if the body is not JSON, 422 if a field is invalid.
@@ -136,40 +163,42 @@ def read_rerank(body: bytes, *, max_items: int) -> SlateRequest:
     >>> request.ids, request.features.shape, request.k
     (['a', 'b'], (2, 2), 2)
     """
+    _count_values(body, max_items, max_values)
     message = _decode(body, _RERANK)
     if (message.items is None) == (message.item_ids is None):
         raise HTTPException(422, "items: expected either items or item_ids")
+    n_items = len(message.item_ids or message.items or ())
+    _check_number("items", n_items, max_items)
+    if b"\\u" in body:  # else no text can be such that the log refuses it
+        _check_texts(message)
     if message.items is not None:
         if message.features is not None or message.categorical or message.titles is not None:
             raise HTTPException(422, "features: belong into the items, as titles do, unless item_ids are given")
         ids = [item.id for item in message.items]
         rows: Sequence[FeatureRow | None] = [item.features for item in message.items]
-        names = sorted({name for item in message.items for name in item.categorical})
-        categorical = {name: [item.categorical.get(name) for item in message.items] for name in names}
+        categorical = _categorical_of_items(message.items, reads)
         titles: Sequence[str | None] = [item.title for item in message.items]
     else:
-        ids, rows, categorical = _columns(message)
+        ids, rows, categorical = _columns(message, reads)
         titles = message.titles or []
-    if len(ids) > max_items:
-        raise HTTPException(422, f"items: {len(ids)} are more than the limit of {max_items}")
     if categorical.pop(ITEM_ID, ids) != ids:
         raise HTTPException(
             422, f"categorical.{ITEM_ID}: is not the ids of the items, which it is made from: leave it out"
         )
+    _check_ids(message.unit, ids)
+    _check_number("context", len(message.context or ()), MAX_COLUMNS, "names")
     has_features = any(row is not None for row in rows)
-    request = SlateRequest(
+    return SlateRequest(
         unit=message.unit,
         ids=ids,
         rows=rows,
         features=_valid_features(rows if has_features else [[]] * len(rows), message.context),
         categorical=categorical,
         titles=[title and cut_title(title) for title in titles] if any(titles) else None,
-        context=_without_nan(message.context),
+        context=_kept_context(message.context, reads),
         k=len(ids) if message.k is None else min(message.k, len(ids)),
         explain=message.explain,
     )
-    _check_texts(request)
-    return request
 
 
 def cut_title(title: str) -> str:
@@ -186,10 +215,31 @@ def cut_title(title: str) -> str:
 
 def read_click(body: bytes) -> ClickRequest:
     """Decode and check the body of a click; raises like `read_rerank`."""
+    if len(body) > _MAX_CLICK_BYTES:
+        raise HTTPException(413, f"the body of a click is larger than {_MAX_CLICK_BYTES} bytes")
     return _decode(body, _CLICK)
 
 
 _RERANK, _CLICK = msgspec.json.Decoder(RerankRequest), msgspec.json.Decoder(ClickRequest)
+
+
+def _count_values(body: bytes, max_items: int, max_values: int) -> None:
+    """Refuse a body with too many values, lists or objects, before any of them is made."""
+    if len(body) <= min(_SMALL, max_values):
+        return
+    max_nested = 4 * max_items + 100  # an item has its own object, its features and its categorical columns
+    if body.count(b",") < max_values and body.count(b"[") + body.count(b"{") <= max_nested:
+        return
+    plain = np.frombuffer(body.replace(b"\\\\", b"").replace(b'\\"', b""), np.uint8)
+    is_outside_texts = np.cumsum(plain == ord('"'), dtype=np.uint8) % 2 == 0
+    commas, *opened = (int(np.count_nonzero((plain == ord(one)) & is_outside_texts)) for one in ",[{")
+    _check_number("body", commas + 1, max_values, "values")
+    _check_number("body", sum(opened), max_nested, "lists and objects")
+
+
+def _check_number(field: str, number: int, most: int, what: str = "") -> None:
+    if number > most:
+        raise HTTPException(422, f"{field}: {number}{what and ' '}{what} are more than the limit of {most}")
 
 
 def _decode(body: bytes, decoder: msgspec.json.Decoder[Message]) -> Message:
@@ -202,7 +252,7 @@ def _decode(body: bytes, decoder: msgspec.json.Decoder[Message]) -> Message:
 def _decode_leniently(body: bytes, message: type[Message]) -> Message:
     """Accept what strict JSON cannot express: NaN, and numbers beyond float64, which are invalid features, no more."""
     try:
-        content = json.loads(body, parse_int=_parse_int)
+        content = json.loads(body.decode(), parse_int=_parse_int)
     except (ValueError, RecursionError) as error:
         raise HTTPException(400, f"the body is not JSON: {_first_line(error)}") from None
     try:
@@ -227,39 +277,72 @@ def _with_field_first(message: str) -> str:
     return f"{path.rstrip('`').lstrip('.')}: {problem}" if separator else message
 
 
+def _categorical_of_items(items: Sequence[Candidate], reads: ReadNames | None) -> dict[str, list[str | None]]:
+    names = {name for item in items for name in item.categorical}
+    if not names:
+        return {}
+    _check_number("categorical", len(names), MAX_COLUMNS, "names")
+    if reads is None:
+        absent = len(names) * len(items) - sum(len(item.categorical) for item in items)
+        _check_number("categorical", absent, MAX_ABSENT, "cells that items do not have")
+    return {name: [item.categorical.get(name) for item in items] for name in sorted(_kept(names, reads))}
+
+
 def _columns(
-    message: RerankRequest,
+    message: RerankRequest, reads: ReadNames | None
 ) -> tuple[list[str], Sequence[FeatureRow | None], dict[str, list[str | None]]]:
     ids = message.item_ids or []
     rows = [None] * len(ids) if message.features is None else message.features
-    categorical = dict(sorted(message.categorical.items()))
-    columns = {"features": rows, **{f"categorical.{key}": values for key, values in categorical.items()}}
+    _check_number("categorical", len(message.categorical), MAX_COLUMNS, "names")
+    columns = {"features": rows, **{f"categorical.{key}": values for key, values in message.categorical.items()}}
     if message.titles is not None:
         columns["titles"] = message.titles
     for name, values in columns.items():
         if len(values) != len(ids):
             raise HTTPException(422, f"{name}: {len(values)} rows for {len(ids)} item_ids")
-    return ids, rows, categorical
+    return ids, rows, {name: message.categorical[name] for name in sorted(_kept(message.categorical, reads))}
 
 
-def _check_texts(request: SlateRequest) -> None:
-    """Refuse duplicate ids, and texts that the log cannot store."""
-    ids, categorical, context = request.ids, request.categorical, request.context or {}
+def _kept(names: Iterable[str], reads: ReadNames | None) -> Iterable[str]:
+    """Return the names of categorical columns to keep; `item_id`, which must be the ids, is checked and dropped."""
+    return names if reads is None else [name for name in names if name in reads.categorical or name == ITEM_ID]
+
+
+def _kept_context(context: Context | None, reads: ReadNames | None) -> Context | None:
+    """Return the columns to keep, with None for NaN, which the log could not store; an infinite one is reported."""
+    if not context:
+        return context
+    kept: Context = {}
+    for name, value in context.items():
+        number = value if isinstance(value, float) else 0.0
+        if reads is None or name in reads.context or isinf(number):
+            kept[name] = None if isnan(number) else value
+    return kept or None
+
+
+def _check_ids(unit: str, ids: Sequence[str]) -> None:
     if len(set(ids)) < len(ids):
         seen: set[str] = set()
         twice = next(one for one in ids if one in seen or seen.add(one))  # type: ignore[func-returns-value]
         raise HTTPException(422, f"items: duplicate id {twice[:80]!r}")
-    if max(map(_n_bytes, (request.unit, *ids))) > MAX_ID_BYTES:
+    if max(map(_n_bytes, (unit, *ids))) > MAX_ID_BYTES:
         raise HTTPException(422, f"items: the unit or an id is longer than {MAX_ID_BYTES} bytes")
-    texts = {
-        "unit": request.unit,
-        "items": "".join(ids),
-        "context": "".join([*context, *(value for value in context.values() if isinstance(value, str))]),
-        "categorical": "".join([*categorical, *(v for values in categorical.values() for v in values if v)]),
+
+
+def _check_texts(message: RerankRequest) -> None:
+    """Refuse texts that the log cannot store; titles are mended instead."""
+    items, context, columns = message.items or (), message.context or {}, message.categorical
+    fields: dict[str, Iterable[str | None]] = {
+        "unit": [message.unit],
+        "items": chain(message.item_ids or (), (item.id for item in items)),
+        "context": chain(context, (value for value in context.values() if isinstance(value, str))),
+        "categorical": chain(
+            *(chain(item.categorical, item.categorical.values()) for item in items), columns, *columns.values()
+        ),
     }
-    if not is_storable("".join(texts.values())):
-        field = next(field for field, text in texts.items() if not is_storable(text))
-        raise HTTPException(422, f"{field}: has a NUL or a lone surrogate")
+    for field, texts in fields.items():
+        if not is_storable("".join(text for text in texts if text)):
+            raise HTTPException(422, f"{field}: has a NUL or a lone surrogate")
 
 
 def _n_bytes(text: str) -> int:
@@ -273,33 +356,27 @@ def _valid_features(rows: Sequence[FeatureRow | None], context: Context | None) 
     if not rows:
         return np.zeros((0, 0), np.float32)
     known = [row for row in rows if row is not None]
-    if len(known) < len(rows) or len({len(row) for row in known}) != 1:
+    widths = {len(row) for row in known}
+    if len(known) < len(rows) or len(widths) != 1:
         return None
-    numbers = list(chain.from_iterable(known))
+    width = widths.pop()
+    _check_number("features", width, MAX_COLUMNS, "columns")
     try:
-        packed = _packed(numbers)
+        features = np.frombuffer(_packed(known, width), np.float32).reshape(len(known), width)
     except OverflowError:  # a number beyond float32
         return None
-    features = np.frombuffer(packed, np.float32).reshape(len(known), -1)
     return None if np.isinf(features).any() else features
 
 
-def _without_nan(context: Context | None) -> Context | None:
-    """Return the context with None for NaN, which the log could not store."""
-    if not context or not any(isinstance(value, float) and isnan(value) for value in context.values()):
-        return context
-    return {name: None if isinstance(value, float) and isnan(value) else value for name, value in context.items()}
-
-
-def _packed(numbers: Sequence[float | None]) -> bytes:
+def _packed(rows: Sequence[FeatureRow], width: int) -> bytes:
     """Return the numbers as float32, NaN for None; NumPy takes half as long again for a list of lists."""
-    pack = _packer(len(numbers)).pack
+    pack = _packer(width).pack
     try:
-        return pack(*numbers)
+        return b"".join([pack(*row) for row in rows])
     except struct.error:  # a number is missing
-        return pack(*(nan if number is None else number for number in numbers))
+        return b"".join([pack(*[nan if number is None else number for number in row]) for row in rows])
 
 
 @lru_cache(maxsize=256)
-def _packer(count: int) -> struct.Struct:
-    return struct.Struct(f"{count}f")
+def _packer(width: int) -> struct.Struct:
+    return struct.Struct(f"{width}f")

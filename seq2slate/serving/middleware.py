@@ -29,13 +29,15 @@ from starlette.types import Receive, Scope, Send
 
 from seq2slate.log.backend import LogError
 from seq2slate.serving.keys import KeyRing, KeyScope
-from seq2slate.serving.messages import ErrorResponse
+from seq2slate.serving.messages import MAX_VALUES, ErrorResponse
 from seq2slate.serving.monitoring import Monitor
 
 _logger = logging.getLogger("seq2slate.serving")
 JSON, HTML = "application/json", "text/html; charset=utf-8"
 RETRY_LATER = {"Retry-After": "1"}
 _CLOSE = {"Connection": "close"}
+_CONNECTION_BYTES = 64 << 10  # the server's own buffer of a body that is still arriving
+_HOST = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:/@\s]+))(?::\d*)?")
 _SECURITY_HEADERS = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
@@ -55,9 +57,19 @@ class Limits:
     max_items: int = 1000
     """Candidates of a list; more get 422."""
     max_in_flight: int = 256
-    """Requests in flight; more get 429."""
+    """Requests in flight, without those whose body is still arriving; more get 429."""
+    max_values: int = MAX_VALUES
+    """Numbers, texts and fields of a request; more get 422."""
     body_timeout: float = 10.0
     """Seconds for a body to arrive; a slower one gets 408."""
+    max_partial_bytes: int = 128 << 20
+    """Of all bodies that are still arriving; to make room, the one that began first gets 408."""
+    max_head_bytes: int = 32 << 10
+    """Size of the request line and the headers; a larger one gets 431."""
+    max_headers: int = 100
+    """Headers of a request; more get 431."""
+    head_timeout: float = 10.0
+    """Seconds for the headers of a request to arrive; then the connection is closed."""
 
 
 class Response(NamedTuple):
@@ -122,15 +134,16 @@ class Request:
         query = parse_qsl(self._scope["query_string"].decode("latin-1"), keep_blank_values=True)
         return {**dict(query), **self._scope.get("path_params", {})}
 
-    async def read_body(self) -> None:
+    async def read_body(self, arriving: ArrivingBodies) -> None:
         """Read the whole body, which must be declared as JSON and keep to the limits."""
         # A page of another site can make a browser send text/plain to this machine, but not application/json.
         if self.header(b"content-type").partition(";")[0].strip().lower() != JSON:
             raise HTTPException(415, f"Content-Type: expected {JSON}")
         parts: list[bytes] = []
         size, most, is_complete = 0, self._limits.max_body_bytes, False
+        timeout = asyncio.timeout(self._limits.body_timeout)
         try:
-            async with asyncio.timeout(self._limits.body_timeout):
+            async with timeout:
                 while not is_complete:
                     message = await self._receive()
                     if message["type"] == "http.disconnect":
@@ -140,9 +153,39 @@ class Request:
                     if size > most:
                         raise HTTPException(413, f"the body is larger than {most} bytes", _CLOSE)
                     is_complete = not message.get("more_body", False)
+                    if not is_complete:
+                        arriving.note(timeout, size)
         except TimeoutError:
             raise HTTPException(408, "the body did not arrive in time", _CLOSE) from None
+        finally:
+            arriving.forget(timeout)
         self.body = parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+class ArrivingBodies:
+    """The bodies that have arrived in part, oldest first, and what they hold in memory.
+
+    They do not count as requests in flight: whoever sends slowly would take the places of others. What they hold is
+    bounded instead, and the oldest has to go first, so that a slow client competes with slow clients only.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._held = most, 0
+        self._sizes: dict[asyncio.Timeout, int] = {}
+
+    def note(self, body: asyncio.Timeout, size: int) -> None:
+        """Note how much of a body has arrived; end the oldest ones if that is too much."""
+        self._held += size + _CONNECTION_BYTES - self._sizes.get(body, 0)
+        self._sizes[body] = size + _CONNECTION_BYTES
+        while self._held > self._most:
+            oldest = next(iter(self._sizes))
+            if not oldest.expired():
+                oldest.reschedule(asyncio.get_running_loop().time())
+            self.forget(oldest)
+
+    def forget(self, body: asyncio.Timeout) -> None:
+        """Forget a body that is complete or given up."""
+        self._held -= self._sizes.pop(body, 0)
 
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -184,22 +227,27 @@ class Middleware:
         self.limits = limits
         self.monitor = monitor
         self.in_flight = 0
+        self.arriving = ArrivingBodies(limits.max_partial_bytes)
         monitor.in_flight.set_function(lambda: self.in_flight)
         self._keys = key_ring
 
     def check(self, request: Request, key_scope: KeyScope) -> None:
-        """Raise an HTTPException if a request comes from elsewhere, lacks the key, or is one too many."""
+        """Raise an HTTPException if a request comes from elsewhere, or lacks the key."""
         self._check_origin(request)
         self._check_key(request, key_scope)
-        if self.in_flight > self.limits.max_in_flight:
-            raise HTTPException(429, "too many requests in flight; try again", RETRY_LATER)
 
     def _check_origin(self, request: Request) -> None:
         """Refuse requests that a page of another site makes a browser send."""
         if self._keys is None and not is_loopback(_host_of(request.header(b"host"))):
             raise HTTPException(403, "Host: without keys, requests for any but this machine's own name are refused")
-        if request.method == "POST" and request.header(b"sec-fetch-site", "none") not in ("none", "same-origin"):
+        if request.method != "POST":
+            return
+        site, origin = request.header(b"sec-fetch-site", "none"), request.header(b"origin").lower()
+        if site not in ("none", "same-origin"):
             raise HTTPException(403, "Sec-Fetch-Site: requests from pages of other sites are refused")
+        # Browsers leave Sec-Fetch-Site out for addresses without TLS. A proxy may change the Host, but not that header.
+        if origin and site != "same-origin" and origin.partition("://")[1:] != ("://", request.header(b"host").lower()):
+            raise HTTPException(403, "Origin: requests from pages of other sites are refused")
 
     def _check_key(self, request: Request, key_scope: KeyScope) -> None:
         if self._keys is None:
@@ -223,11 +271,7 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         started = time.perf_counter()
-        self._middleware.in_flight += 1
-        try:
-            response = await self._respond(Request(scope, receive, self._middleware.limits))
-        finally:
-            self._middleware.in_flight -= 1
+        response = await self._respond(Request(scope, receive, self._middleware.limits))
         if response.status not in self._counters:
             counter = self._middleware.monitor.requests.labels(self._route.name, str(response.status))
             self._counters[response.status] = counter
@@ -237,12 +281,19 @@ class Endpoint:
         await send({"type": "http.response.body", "body": response.body})
 
     async def _respond(self, request: Request) -> Response:
+        middleware, route = self._middleware, self._route
         try:
-            if self._route.key_scope is not None:
-                self._middleware.check(request, self._route.key_scope)
-            if self._route.body is not None:
-                await request.read_body()
-            return await self._route.handler(request)
+            if route.key_scope is not None:
+                middleware.check(request, route.key_scope)
+            if route.body is not None:
+                await request.read_body(middleware.arriving)
+            if route.key_scope is not None and middleware.in_flight >= middleware.limits.max_in_flight:
+                raise HTTPException(429, "too many requests in flight; try again", RETRY_LATER)
+            middleware.in_flight += 1
+            try:
+                return await route.handler(request)
+            finally:
+                middleware.in_flight -= 1
         except HTTPException as error:
             return error_response(error.status_code, error.detail, error.headers)
         except LogError:
@@ -265,14 +316,13 @@ def is_loopback(host: str) -> bool:
 
 
 def _host_of(header: str) -> str:
-    """Return the name in a Host header, without the port.
+    """Return the name in a Host header, without the port; empty if it is none.
 
-    >>> [_host_of(header) for header in ("localhost:8080", "[::1]:80", "[::1]", "127.0.0.1")]
-    ['localhost', '::1', '::1', '127.0.0.1']
+    >>> [_host_of(header) for header in ("localhost:8080", "[::1]:80", "[::1]", "127.0.0.1", "[::1].example.org")]
+    ['localhost', '::1', '::1', '127.0.0.1', '']
     """
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.partition(":")[0].lower()
+    found = _HOST.fullmatch(header)
+    return "" if found is None else (found["address"] or found["name"]).lower()
 
 
 def _key_of(authorization: str) -> str:

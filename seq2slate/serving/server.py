@@ -28,6 +28,7 @@ from seq2slate.errors import Seq2SlateError, UsageError
 from seq2slate.log.backend import Durability
 from seq2slate.log.impression_log import open_log
 from seq2slate.serving.app import create_app
+from seq2slate.serving.connections import connections_within
 from seq2slate.serving.deployment import load_deployment
 from seq2slate.serving.keys import KeyRing
 from seq2slate.serving.middleware import Limits, is_loopback
@@ -90,7 +91,7 @@ def run_server(config: ServerConfig, announce: Callable[[str], None]) -> None:
             app = create_app(service, monitor, key_ring=keys, limits=config.limits)
             gc.collect()
             gc.freeze()  # or some early request waits for a collection of everything that was imported
-            _run(app, service, listener, lambda: announce(_address(listener)))
+            _run(app, service, config.limits, listener, lambda: announce(_address(listener)))
         finally:
             is_idle = service.close()
     if not is_idle:  # a model that hangs: Python would wait for its thread for ever
@@ -159,10 +160,12 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _run(app: ASGIApp, service: RerankService, listener: socket.socket, announce: Callable[[], None]) -> None:
+def _run(
+    app: ASGIApp, service: RerankService, limits: Limits, listener: socket.socket, announce: Callable[[], None]
+) -> None:
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=connections_within(limits),
         lifespan="off",
         ws="none",
         access_log=False,

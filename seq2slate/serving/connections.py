@@ -1,0 +1,130 @@
+"""Connections: what a client may send and how long it may take, before a request reaches the application.
+
+Uvicorn bounds neither the request line and the headers of a request, nor the requests that wait behind it on the same
+connection, nor the time until the headers are complete. So whoever can connect, with or without a key, could fill the
+memory, keep the event loop busy, or hold connections for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import ClassVar
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from seq2slate.serving.middleware import Limits
+
+_MAX_PIPELINED = 16  # requests that wait for their turn on one connection
+_BYTES_A_HEADER = 4  # colon, space and line break
+_MESSAGE = b'{"error":"the request line and the headers are too large, or too many"}'
+_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    b"content-length: %d\r\n\r\n%b" % (len(_MESSAGE), _MESSAGE)
+)
+
+
+class LimitedConnection(HttpToolsProtocol):
+    """A connection that keeps to limits; what goes beyond them is answered with 431, if with anything, and closed.
+
+    - The head of a request, which is its request line and its headers, is bounded in bytes and headers. Trailers count
+      as headers. What surrounds the parts of a chunked body is bounded by the size of a body.
+    - Until a head is complete, a timer runs: from the start of the connection, and from the first byte of any later
+      request. Between requests, uvicorn's own timer does.
+    """
+
+    limits: ClassVar[Limits]
+    _received = 0
+    """Bytes of the message that are no body, and what came before it in the same chunk of data."""
+    _before = 0
+    """At most so many of these came before it: the bytes of that chunk."""
+    _chunk = 0
+    """Bytes of the data that are being parsed."""
+    _is_refused = False
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the timer of the first request."""
+        super().connection_made(transport)
+        self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timer."""
+        super().connection_lost(exc)
+        self._stop_timer()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse data, and close the connection if they go on for too long."""
+        if self.transport.is_closing():
+            return
+        self._chunk = len(data)
+        self._received += self._chunk
+        super().data_received(data)
+        if self._is_waiting():
+            if self._received - self._before > self.limits.max_head_bytes:
+                self._refuse()
+            elif self._timer is None:
+                self._start_timer()
+        elif self._received - self._before > self.limits.max_head_bytes + self.limits.max_body_bytes:
+            self._refuse()
+
+    def on_message_begin(self) -> None:
+        """Count from here."""
+        self._received = self._before = self._chunk
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header, or a trailer."""
+        self._check(len(self.headers) < self.limits.max_headers)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Start the request."""
+        most = self.limits.max_head_bytes
+        self._check(self._received <= most or self._head_bytes() <= most)
+        self._check(len(self.pipeline) < _MAX_PIPELINED)
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        self._received -= len(body)
+        super().on_body(body)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what the parser could not accept, or a callback above did not."""
+        if self._is_refused:
+            self._refuse()
+        else:
+            super().send_400_response(msg)
+
+    def _check(self, is_within_limits: bool) -> None:
+        if not is_within_limits:
+            self._is_refused = True
+            raise ValueError("beyond a limit")  # which ends the parsing
+
+    def _head_bytes(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + _BYTES_A_HEADER for name, value in self.headers)
+
+    def _is_waiting(self) -> bool:
+        """Say whether there is no request to answer."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _refuse(self) -> None:
+        if self.transport.is_closing():
+            return
+        if self._is_waiting():
+            self.transport.write(_TOO_LARGE)
+        self.transport.close()
+
+    def _start_timer(self) -> None:
+        self._timer = self.loop.call_later(self.limits.head_timeout, self.transport.close)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def connections_within(limits: Limits) -> type[asyncio.Protocol]:
+    """Return the class of connections that keep to some limits, for `uvicorn.Config`."""
+    return type("Connection", (LimitedConnection,), {"limits": limits})

@@ -1,0 +1,279 @@
+"""Connections of a service without a proxy: real sockets, real uvicorn, and clients that mean no good."""
+
+import asyncio
+import json
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import uvicorn
+
+from seq2slate.experiments.assignment import Arm, Experiment
+from seq2slate.log.impression_log import open_log
+from seq2slate.serving.app import create_app
+from seq2slate.serving.connections import connections_within
+from seq2slate.serving.deployment import Deployment
+from seq2slate.serving.middleware import Limits
+from seq2slate.serving.monitoring import Monitor
+from seq2slate.serving.service import RerankService, Timeouts
+from tests.services import Service, request, save_model
+
+BODY = json.dumps({"unit": "u", "item_ids": ["a", "b"]}).encode()
+GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+SOON = 0.3
+"""Seconds after which the services of these tests lose patience."""
+
+
+class Client:
+    """A connection, on which anything can be sent."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def status(self) -> int:
+        """Return the status of the next response, and read it to its end; 0 if the connection is closed."""
+        try:
+            head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 30)
+            length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
+            await self.reader.readexactly(int(length.split(b":")[1]))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return 0
+        return int(head.split()[1])
+
+    async def ask(self, data: bytes) -> int:
+        await self.send(data)
+        return await self.status()
+
+    async def is_closed_within(self, seconds: float) -> bool:
+        try:
+            return await asyncio.wait_for(self.reader.read(1), seconds) == b""
+        except TimeoutError:
+            return False
+        except ConnectionError:
+            return True
+
+
+@asynccontextmanager
+async def serving(folder: Path, **limits: Any) -> AsyncIterator[Any]:
+    """Serve the base order; yield a function that connects."""
+    deployment = Deployment(Experiment("e", (Arm("control", model="base"), Arm("other", model="base"))), {})
+    kept = Limits(**limits)
+    with open_log(folder / "log.db") as store, closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        monitor = Monitor()
+        service = RerankService(lambda: deployment, store, monitor, Timeouts(log_deadline_ms=30_000))
+        app = create_app(service, monitor, limits=kept)
+        config = uvicorn.Config(
+            app, http=connections_within(kept), lifespan="off", log_config=None, timeout_keep_alive=60
+        )
+        server = uvicorn.Server(config)
+        server.capture_signals = _NoSignals  # type: ignore[method-assign,assignment]
+        running = asyncio.create_task(server.serve([listener]))
+        while not server.started:
+            await asyncio.sleep(0.01)
+        clients: list[Client] = []
+
+        async def connect() -> Client:
+            clients.append(Client(*await asyncio.open_connection(*listener.getsockname())))
+            return clients[-1]
+
+        yield connect
+        for client in clients:
+            client.writer.close()
+            with suppress(OSError):
+                await client.writer.wait_closed()
+        server.should_exit = server.force_exit = True
+        await running
+
+
+class _NoSignals:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def post(path: str, length: int, *more: str) -> bytes:
+    headers = ("Host: localhost", "Content-Type: application/json", f"Content-Length: {length}", *more)
+    return "\r\n".join((f"POST {path} HTTP/1.1", *headers, "", "")).encode()
+
+
+# Heads
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (GET + b"X: 1\r\n" * 99 + b"\r\n", 200),
+        (GET + b"X: 1\r\n" * 100 + b"\r\n", 431),
+        (GET + b"X: " + b"1" * 32_000 + b"\r\n\r\n", 200),
+        (GET + b"X: " + b"1" * 33_000 + b"\r\n\r\n", 431),
+        (GET + b"".join(b"X: " + b"1" * 2000 + b"\r\n" for _ in range(17)) + b"\r\n", 431),
+        (b"GET /healthz?" + b"x" * 33_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 431),
+    ],
+    ids=["99 headers", "101 headers", "32 kB", "33 kB", "many of 2 kB", "the URL"],
+)
+@pytest.mark.parametrize("step", [1 << 20, 5000])
+def test_heads_are_bounded(tmp_path: Path, head: bytes, status: int, step: int) -> None:
+    async def run() -> None:
+        async with serving(tmp_path) as connect:
+            client = await connect()
+            for start in range(0, len(head), step):
+                await client.send(head[start : start + step])
+                await asyncio.sleep(0.01)
+            assert await client.status() == status
+            if status == 200:
+                assert await client.ask(GET + b"\r\n") == 200
+            else:
+                assert await client.is_closed_within(5)
+
+    asyncio.run(run())
+
+
+def test_a_request_of_any_size_may_follow_another_at_once(tmp_path: Path) -> None:
+    """What a head is measured by must not contain the body before it."""
+    large = json.dumps({"unit": "u", "item_ids": ["a"], "titles": ["x" * 300_000]}).encode()
+
+    async def run() -> None:
+        async with serving(tmp_path) as connect:
+            client = await connect()
+            await client.send((post("/v1/rerank", len(large)) + large) * 3 + GET + b"\r\n")
+            assert [await client.status() for _ in range(4)] == [200] * 4
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [
+        b"GET / HTTP/1.1\r\n\r\n" * 100,
+        post("/v1/rerank", 4 << 20).replace(b"Content-Length: 4194304", b"Transfer-Encoding: chunked")
+        + b"1\r\n \r\n" * 1_200_000,
+        post("/v1/rerank", 1).replace(b"Content-Length: 1", b"Transfer-Encoding: chunked")
+        + b"0\r\n"
+        + b"X: 1\r\n" * 200,
+        GET + b"X: " + b"1" * (8 << 20),
+        b"\r\n" * (1 << 20),
+    ],
+    ids=["pipelined", "tiny chunks", "trailers", "one header", "empty lines"],
+)
+def test_floods_end_with_the_connection(tmp_path: Path, flood: bytes) -> None:
+    async def run() -> None:
+        async with serving(tmp_path) as connect:
+            client, other = await connect(), await connect()
+            sending = asyncio.create_task(client.send(flood))
+            await asyncio.wait([sending], timeout=10)
+            assert sending.done()
+            sending.exception()  # the connection may have been closed before everything was sent
+            while await client.status():
+                pass
+            assert await other.ask(GET + b"\r\n") == 200
+
+    asyncio.run(run())
+
+
+# Time
+
+
+@pytest.mark.parametrize(
+    "beginning", [b"", GET, b"\r\n", GET + b"\r\n"], ids=["nothing", "a part", "an empty line", "a request"]
+)
+@pytest.mark.parametrize("drip", [b"", b"X"], ids=["silent", "dripping"])
+def test_whoever_does_not_finish_a_head_is_closed(tmp_path: Path, beginning: bytes, drip: bytes) -> None:
+    """But for connections that have been answered and are silent: those may be used again."""
+    stays = (beginning, drip) == (GET + b"\r\n", b"")
+
+    async def run() -> None:
+        async with serving(tmp_path, head_timeout=SOON) as connect:
+            client = await connect()
+            await client.send(beginning)
+            if beginning.endswith(b"\r\n\r\n"):
+                assert await client.status() == 200
+            until = time.monotonic() + (2 * SOON if stays else 20)
+            while time.monotonic() < until and not await client.is_closed_within(SOON / 4):
+                client.writer.write(drip)
+            assert (time.monotonic() >= until) == stays
+            if stays:
+                assert await client.ask(GET + b"\r\n") == 200
+
+    asyncio.run(run())
+
+
+def test_a_body_that_nobody_reads_ends_with_the_connection(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(tmp_path, head_timeout=SOON) as connect:
+            client = await connect()
+            assert await client.ask(post("/nowhere", 1 << 20) + b"x") == 404
+            while not await client.is_closed_within(SOON / 4):
+                client.writer.write(b"x")
+
+    asyncio.run(run())
+
+
+def test_slow_bodies_do_not_take_the_places_of_others(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(tmp_path, max_in_flight=1) as connect:
+            slow = [await connect() for _ in range(20)]
+            for client in slow:
+                await client.send(post("/v1/rerank", len(BODY)) + BODY[:10])
+            quick = await connect()
+            for _ in range(5):
+                assert await quick.ask(post("/v1/rerank", len(BODY)) + BODY) == 200
+            for client in slow:
+                assert await client.ask(BODY[10:]) == 200
+
+    asyncio.run(run())
+
+
+def test_bodies_that_hold_too_much_make_room_oldest_first(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(tmp_path, max_partial_bytes=1 << 20, body_timeout=60) as connect:  # 16 connections
+            clients = [await connect() for _ in range(20)]
+            for client in clients:
+                await client.send(post("/v1/rerank", len(BODY)) + BODY[:10])
+                await asyncio.sleep(0.02)
+            assert [await client.status() for client in clients[:4]] == [408] * 4
+            assert [await client.ask(BODY[10:]) for client in clients[5:]] == [200] * 15
+
+    asyncio.run(run())
+
+
+# A service as it is started
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("front")
+    save_model(folder / "model", seed=1)
+    with Service(folder / "model", "--log", folder / "log.db", "--deadline-ms", 5000) as service:
+        yield service
+
+
+def cpu_seconds(service: Service) -> float:
+    user, system = Path(f"/proc/{service.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize("line", [b"X: " + b"1" * 997 + b"\r\n", b"1" * 1002], ids=["many headers", "one header"])
+def test_sixty_megabytes_of_headers_cost_nothing(service: Service, line: bytes) -> None:
+    assert service.client.get("/healthz").status_code == 200
+    before, sent = cpu_seconds(service), 0
+    with socket.create_connection((urlsplit(service.url).hostname, urlsplit(service.url).port)) as attacker:
+        try:
+            attacker.sendall(GET + b"X-First: ")
+            while sent < 60_000_000:
+                attacker.sendall(line * 64)
+                sent += 64 * len(line)
+        except ConnectionError:
+            pass
+    assert sent < 60_000_000, "the connection is closed before that"
+    assert cpu_seconds(service) - before < 0.5
+    assert service.client.post("/v1/rerank", json=request("u")).status_code == 200
