@@ -164,6 +164,14 @@ def test_help_names_every_command() -> None:
     assert all(name in text for name in ("synth", "convert", "inspect", "simulate", "evaluate", "demo"))
 
 
+def test_simulate_reads_the_roles_of_columns(tmp_path: Path) -> None:
+    rows = "".join(f"q{row // 4},{row},{row % 5},{row % 3}\n" for row in range(40))
+    (tmp_path / "grades.csv").write_text(f"query,doc,price,grade\n{rows}")
+    roles = ["--list-id", "query", "--item-id", "doc", "--label", "grade"]
+    seq2slate("simulate", tmp_path / "grades.csv", tmp_path / "clicks.parquet", "--user", "cascade", *roles)
+    assert read(tmp_path / "clicks.parquet").feature_names == ("price",)
+
+
 def test_train_and_rerank(folder: Path) -> None:
     log, model = folder / "log.parquet", folder / "model"
     seq2slate("simulate", folder / "lists.parquet", log, "--user", "cascade", "--eta", 1)

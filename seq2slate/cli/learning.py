@@ -135,6 +135,7 @@ def split(
 
 
 @app.command()
+@with_columns
 def simulate(
     source: Annotated[
         str, typer.Argument(metavar="IN", help="Lists with grades, in base order unless --ranker is given.")
@@ -146,9 +147,11 @@ def simulate(
     relevant_from: RelevantFrom = None,
     seed: Seed = 0,
     ranker: Annotated[Path | None, typer.Option(help="Folder of the ranker whose order the user sees.")] = None,
+    *,
+    columns: Mapping[str, Any],
 ) -> None:
     """Let a simulated user click on lists."""
-    lists = read(source)
+    lists = read(source, columns)
     if ranker is not None:
         lists = reorder_lists(load(ranker), lists)
     visitor = click_model(user, eta=eta, q=q, relevant_from=relevant_from)
