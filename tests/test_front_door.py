@@ -312,6 +312,14 @@ def test_categories_that_were_never_seen_are_told(model: s2s.Reranker) -> None:
         model.evaluate(other)
 
 
+def test_rankers_that_read_different_columns_are_compared() -> None:
+    one = s2s.RidgeRanker(columns=ROLES | {"features": ["tfidf"]}).fit(LOG, quiet=True)
+    two = s2s.RidgeRanker(columns=ROLES | {"features": ["price"]}).fit(LOG, quiet=True)
+    result = s2s.evaluate({"one": one, "two": two}, TEST, measures="NDCG@5")
+    for name, ranker in (("one", one), ("two", two)):
+        assert result.row(name, "NDCG@5").mean == ranker.evaluate(TEST, measures="NDCG@5").row("ridge", "NDCG@5").mean
+
+
 def test_a_model_is_evaluated_alone_or_by_name(model: s2s.Reranker) -> None:
     lists = s2s.from_pandas(TEST, **ROLES)
     alone, named = s2s.evaluate(model, lists), s2s.evaluate({"mine": model}, TEST)

@@ -214,12 +214,8 @@ def evaluate(
     """
     named = _named(rankers)
     compared: dict[str, Ranker] = {BASE: BaseOrder(), **named}
-    if columns is None and not isinstance(data, ItemLists):
-        known = (getattr(one, "columns_", None) for one in named.values())
-        columns = join_columns(found for found in known if found is not None)
-    lists, k = as_lists(data, columns, name="data"), check_slots(k)
-    chosen = [measures] if isinstance(measures, str | Measure) else measures
-    parsed = [measure if isinstance(measure, Measure) else Measure.parse(measure) for measure in chosen]
+    lists, k = _as_lists(data, columns, named.values()), check_slots(k)
+    parsed = _parsed(measures)
     ceilings = (ceiling,) if isinstance(ceiling, str) else tuple(ceiling)
     for name in (baseline, *ceilings):
         if name not in compared:
@@ -247,6 +243,19 @@ def evaluate(
         seed=seed,
         repeats=None if user is None else repeats,
     )
+
+
+def _as_lists(data: Any, columns: Columns | Mapping[str, Any] | None, rankers: Iterable[Ranker]) -> ItemLists:
+    """Return the lists of the data, read with the roles that are given, or with those that all rankers know."""
+    if columns is None and not isinstance(data, ItemLists):
+        known = (getattr(one, "columns_", None) for one in rankers)
+        columns = join_columns(found for found in known if found is not None)
+    return as_lists(data, columns, name="data")
+
+
+def _parsed(measures: Iterable[Measure | str] | Measure | str) -> list[Measure]:
+    several = [measures] if isinstance(measures, str | Measure) else measures
+    return [measure if isinstance(measure, Measure) else Measure.parse(measure) for measure in several]
 
 
 def _named(rankers: Any) -> dict[str, Ranker]:
