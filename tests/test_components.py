@@ -212,7 +212,7 @@ def test_a_backend(lists: ItemLists, monkeypatch: pytest.MonkeyPatch) -> None:
     slate, logs = backend.slate(lists[5].features, 3)
     assert slate.tolist() == model.rank(lists[5].batch(), 3)[0].tolist()
     assert len(logs) == 3
-    assert not backend.is_quick(1)
+    assert backend.quick_items == 0
     assert type(choose_backend(model)) is not OneByOne
     monkeypatch.setattr(backends, "BACKENDS", {"one-by-one": BACKENDS["one-by-one"]} | BACKENDS)
     assert type(choose_backend(model)) is OneByOne

@@ -161,7 +161,7 @@ def test_a_model_that_hangs_is_late_and_not_waited_for(tmp_path: Path, monkeypat
     save_model(tmp_path / "model", seed=1)
     service = reranker(tmp_path, lambda: load_deployment(tmp_path / "model"), deadline_ms=50, log_deadline_ms=60_000)
     let_go = threading.Event()
-    monkeypatch.setattr(SingleListBackend, "is_quick", lambda *_: False)
+    monkeypatch.setattr(SingleListBackend, "quick_items", 0)
     monkeypatch.setattr(SingleListBackend, "slate", lambda *_, **__: let_go.wait(60))
     answer = asyncio.run(rerank(service, unit="u", item_ids=["a", "b"], features=[[0.0] * 4] * 2))
     assert (answer.items, answer.reason) == (["a", "b"], "deadline")

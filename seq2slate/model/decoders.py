@@ -159,7 +159,8 @@ class Decoder(nn.Module):
             positives: (B, N) labels. A list may end once no item with a label above 0 is left: nothing that follows
                 matters to training.
         """
-        check_options(k, temperature)
+        if not temperature > 0 or (k is not None and k < 1):
+            raise UsageError(f"k must be at least 1 and temperature must be above 0, got k={k}, temperature={temperature}")
         n_lists, n_items = encoded.mask.shape
         steps = n_items if k is None else min(k, n_items)
         draws = None if generator is None else uniform_draws(n_lists, steps, generator).to(encoded.keys.factors)
@@ -287,14 +288,6 @@ DECODERS: dict[str, type[Decoder]] = {"sequential": Sequential, "one-step": OneS
 
 
 # Slates
-
-
-def check_options(k: int | None, temperature: float) -> None:
-    """Raise a UsageError for a number of slots or a temperature that means nothing."""
-    if not temperature > 0:
-        raise UsageError(f"temperature must be above 0, got {temperature}")
-    if k is not None and k < 1:
-        raise UsageError(f"k must be at least 1, got {k}")
 
 
 def uniform_draws(n_lists: int, steps: int, generator: torch.Generator) -> Tensor:

@@ -236,7 +236,7 @@ class RerankService:
         """Run the model within its deadline: in the event loop if it is quick, in a thread if it may take long."""
         deadline = self._timeouts.deadline_ms / 1e3
         task = partial(_run_model, model, temperature, features, request)
-        if not model.runtime.is_quick(len(features)):
+        if len(features) > model.runtime.quick_items:
             work = self._threads.submit(task)
             self._running.add(work)
             work.add_done_callback(self._running.discard)

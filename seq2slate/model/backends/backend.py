@@ -26,7 +26,7 @@ import torch
 from seq2slate.data.lists import Batch, FloatArray, IntArray, ItemLists
 from seq2slate.errors import UsageError
 from seq2slate.model.backends.kernels import KERNELS, only_kernels
-from seq2slate.model.decoders import check_options, choice_log_probabilities, uniform_draws
+from seq2slate.model.decoders import choice_log_probabilities, uniform_draws
 from seq2slate.model.network import InputLists, NetworkInputs, SlateNetwork
 from seq2slate.model.slate_model import SlateModel
 
@@ -46,11 +46,15 @@ BACKENDS = {
 """Where each backend is, by name, the fastest for one list at a time first."""
 
 
+Rows: TypeAlias = npt.NDArray[np.floating] | Sequence[Sequence[float]]
+"""The numeric columns of one list: n rows."""
+
+
 class RawList(NamedTuple):
     """One list as a request has it."""
 
-    features: FloatArray
-    """(n, F) raw, in base order."""
+    features: Rows
+    """(n, F) raw, in base order; NaN for a missing value."""
     categorical: Categorical | None
     context: Context | None
 
@@ -64,6 +68,8 @@ class NetworkBackend:
 
     samples: ClassVar[bool] = True
     """Whether slates can be sampled."""
+    quick_items: ClassVar[int] = 0
+    """The slate of so many items takes hardly longer than handing it to another thread."""
 
     def __init__(self, model: SlateModel) -> None:
         """Take a model whose network `why_not` has nothing against."""
@@ -95,8 +101,8 @@ class NetworkBackend:
         """Place the first items of one list: draws, slate and log-probabilities are (K,)."""
         columns = {name: np.array(values, dtype=object) for name, values in (one.categorical or {}).items()}
         context = {name: [value] for name, value in (one.context or {}).items()}
-        names, offsets = self.transform.dense.names, [0, len(one.features)]
-        lists = ItemLists(one.features, offsets, feature_names=names, categorical=columns, context=context)
+        names, rows = self.transform.dense.names, self.transform.as_rows(one.features)
+        lists = ItemLists(rows, [0, len(rows)], feature_names=names, categorical=columns, context=context)
         slates, logs = self.place(lists.batch(), steps, None if draws is None else draws[None], sharpness)
         return slates[0], logs[0]
 
@@ -127,7 +133,7 @@ class NetworkBackend:
 
     def slate(
         self,
-        features: npt.ArrayLike,
+        features: Rows,
         k: int | None = None,
         *,
         ids: Sequence[str] | None = None,
@@ -141,22 +147,18 @@ class NetworkBackend:
         features (n, F) are raw, in base order; categorical columns have n values each, context columns one. The ids of
         the items are read by a model with a categorical column `item_id`, if that is not given.
         """
-        one = RawList(self.transform.as_rows(features), self._with_ids(categorical, ids), context)
-        steps, draws = self._drawn(1, len(one.features), k, generator, temperature)
+        one = RawList(features, self._with_ids(categorical, ids), context)
+        steps, draws = self._drawn(1, len(features), k, generator, temperature)
         return self.place_one(one, steps, *((None, 1.0) if draws is None else (draws[0], 1 / temperature)))
 
     def rank(self, batch: Batch, k: int | None = None) -> IntArray:
         """Return the best slates (B, K) of a batch."""
         return self.slates(batch, k)[0]
 
-    def is_quick(self, n_items: int) -> bool:
-        """Say whether the slate of so many items takes hardly longer than handing it to another thread."""
-        return False
-
     @torch.no_grad()
     def step_probabilities(
         self,
-        features: npt.ArrayLike,
+        features: Rows,
         slate: Sequence[int],
         *,
         ids: Sequence[str] | None = None,
@@ -165,7 +167,7 @@ class NetworkBackend:
         temperature: float = 1.0,
     ) -> FloatArray:
         """Return (K, n) the probability of every item at every step of a slate, given the items placed before."""
-        one = RawList(self.transform.as_rows(features), self._with_ids(categorical, ids), context)
+        one = RawList(features, self._with_ids(categorical, ids), context)
         encoded = self.network.encode(self._inputs_of_one(one))
         scores = self.network.decoder.score(encoded, torch.tensor([list(slate)], device=encoded.mask.device))
         probabilities: FloatArray = (scores[0] / temperature).softmax(1).cpu().numpy()
@@ -180,7 +182,8 @@ class NetworkBackend:
         self, n_lists: int, longest: int, k: int | None, generator: torch.Generator | None, temperature: float
     ) -> tuple[int, FloatArray | None]:
         """Return the number of steps, and with a generator the draws (B, K): the same in every backend."""
-        check_options(k, temperature)
+        if not temperature > 0 or (k is not None and k < 1):
+            raise UsageError(f"k must be at least 1 and temperature must be above 0, got k={k}, temperature={temperature}")
         steps = longest if k is None else min(k, longest)
         if generator is None:
             return steps, None

@@ -34,8 +34,6 @@ from seq2slate.model.layers import LIMIT
 from seq2slate.model.network import InputLists, SlateNetwork
 from seq2slate.model.slate_model import SlateModel
 
-_FEW_ITEMS = 32  # all of them are placed in a millisecond at most
-
 
 class NotFiniteError(ArithmeticError):
     """A weight or a feature, or a score that comes of them, is NaN or infinite."""
@@ -47,6 +45,8 @@ class SingleListBackend(NativeBackend):
     Slates and log-probabilities are those of the other backends, except where scores are so near each other that
     rounding decides.
     """
+
+    quick_items = 32  # all of them are placed in a millisecond at most
 
     def __init__(self, model: SlateModel) -> None:
         super().__init__(model)
@@ -88,14 +88,12 @@ class SingleListBackend(NativeBackend):
             items = self._item_vectors(self.transform.apply_arrays(*one))
             return self._program.run(items, steps, draws, sharpness, is_raw=False)
         try:
-            return self._program.run(np.ascontiguousarray(one.features), steps, draws, sharpness, is_raw=True)
-        except NotFiniteError:
+            with np.errstate(over="ignore"):
+                rows = np.ascontiguousarray(one.features, np.float32)
+            return self._program.run(rows, steps, draws, sharpness, is_raw=True)
+        except (NotFiniteError, TypeError, ValueError):
             self.transform.apply_arrays(one.features)  # which says where it is, if it is in the features
             raise
-
-    def is_quick(self, n_items: int) -> bool:
-        """Few items take no longer than handing them to another thread."""
-        return n_items <= _FEW_ITEMS
 
     def _item_vectors(self, encoded: EncodedLists) -> FloatArray:
         """Return (n, I) what the network reads of each item of one list."""
