@@ -167,6 +167,20 @@ class Impression:
         return DataError(f"impression {self.slate_id!r}: {problem}")
 
     @property
+    def has_storable_texts(self) -> bool:
+        """Whether a database takes all of its texts, which are joined to be looked at together."""
+        context, draft = self.context or {}, (self.draft.a, self.draft.b) if self.draft else ()
+        texts = (
+            (self.slate_id, self.unit, self.experiment, self.arm, *draft, self.model, self.fallback),
+            self.items,
+            (*context, *(value for value in context.values() if isinstance(value, str)), *self.categorical),
+            *self.categorical.values(),
+            self.titles or (),
+            (self.fallback_detail,),
+        )
+        return all(is_storable("".join(filter(None, some))) for some in texts)
+
+    @property
     def columns(self) -> ItemColumns:
         """The names of the columns of its items."""
         return ItemColumns(self.feature_names, tuple(self.categorical))

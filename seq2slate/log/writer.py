@@ -19,7 +19,7 @@ import hashlib
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,7 +29,7 @@ from time import monotonic
 from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
 
-from seq2slate.data.impressions import Draft, Impression, ItemColumns, is_storable
+from seq2slate.data.impressions import Draft, Impression, ItemColumns
 from seq2slate.errors import DataError, Seq2SlateError
 from seq2slate.experiments.counts import Definition
 from seq2slate.log.backend import BadRowError, ConflictError, Connection, LogBusyError, LogError, Row
@@ -70,7 +70,7 @@ class NewImpression:
     def of(cls, impression: Impression) -> NewImpression:
         """Check its texts, and copy its features; the rest of the row is made where it is written."""
         one = impression
-        if not all(map(is_storable, _texts(one))):
+        if not one.has_storable_texts:
             raise DataError(f"impression {one.slate_id!r}: some text has a NUL or half a surrogate pair")
         return cls(one, one.columns, one.features.astype("<f4", copy=False).tobytes())
 
@@ -126,18 +126,6 @@ def to_row(impression: Impression, columns: ItemColumns, features: bytes) -> Row
         )
     except (TypeError, ValueError) as error:
         raise BadRowError(f"impression {one.slate_id!r}: {error}") from error
-
-
-def _texts(one: Impression) -> Iterator[str]:
-    """Yield the texts of an impression, many at a time."""
-    context, arms = one.context or {}, (one.arm,) if one.draft is None else (one.arm, one.draft.a, one.draft.b)
-    yield "".join(filter(None, (one.slate_id, one.unit, one.experiment, *arms, one.model, one.fallback)))
-    yield "".join(one.items)
-    yield "".join([*context, *(value for value in context.values() if isinstance(value, str)), *one.categorical])
-    for values in one.categorical.values():
-        yield "".join(filter(None, values))
-    yield "".join(filter(None, one.titles or ()))
-    yield one.fallback_detail or ""
 
 
 _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode

@@ -160,7 +160,7 @@ class Decoder(nn.Module):
                 matters to training.
         """
         if not temperature > 0 or (k is not None and k < 1):
-            raise UsageError(f"k must be at least 1 and temperature must be above 0, got k={k}, temperature={temperature}")
+            raise UsageError(f"k must be at least 1 and temperature must be above 0, got {k=}, {temperature=}")
         n_lists, n_items = encoded.mask.shape
         steps = n_items if k is None else min(k, n_items)
         draws = None if generator is None else uniform_draws(n_lists, steps, generator).to(encoded.keys.factors)

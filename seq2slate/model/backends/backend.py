@@ -183,7 +183,7 @@ class NetworkBackend:
     ) -> tuple[int, FloatArray | None]:
         """Return the number of steps, and with a generator the draws (B, K): the same in every backend."""
         if not temperature > 0 or (k is not None and k < 1):
-            raise UsageError(f"k must be at least 1 and temperature must be above 0, got k={k}, temperature={temperature}")
+            raise UsageError(f"k must be at least 1 and temperature must be above 0, got {k=}, {temperature=}")
         steps = longest if k is None else min(k, longest)
         if generator is None:
             return steps, None
