@@ -16,11 +16,11 @@ from seq2slate.config import PRESETS, NetworkConfig, TrainingConfig, configure
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import Ranker
 from seq2slate.estimator import NETWORK_PRESETS, load, make_estimator
-from seq2slate.manifest import MANIFEST, write_manifest
 from seq2slate.model.encoders import LAST_POSITION, AttentionBlock, AttentionEncoder, mean_of_items
 from seq2slate.model.network import InputSizes, NetworkInputs, SlateNetwork
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.reranker import Reranker
+from seq2slate.saving import MANIFEST, write_manifest
 from seq2slate.training.losses import make_loss
 from seq2slate.training.objectives import Objective
 from tests.checks import check_ranker, mixed_lists

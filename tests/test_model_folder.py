@@ -18,13 +18,12 @@ from seq2slate.config import NetworkConfig
 from seq2slate.data.lists import ItemLists
 from seq2slate.errors import DataError, UsageError
 from seq2slate.estimator import load
-from seq2slate.manifest import MANIFEST
 from seq2slate.model.backends import onnx_export
 from seq2slate.model.backends.onnx import OnnxRanker
 from seq2slate.model.backends.onnx_export import export_onnx
 from seq2slate.model.backends.parity import compare
 from seq2slate.model.slate_model import SlateModel
-from seq2slate.saving import load_saved
+from seq2slate.saving import MANIFEST, load_saved
 from seq2slate.serving.deployment import load_deployment
 
 CORE = ["config.json", "features.json", "manifest.json", "weights.safetensors"]

@@ -13,8 +13,7 @@ from seq2slate.baselines.parsing import parse_ranker, parse_rankers
 from seq2slate.data.lists import ItemLists
 from seq2slate.errors import DataError, UsageError
 from seq2slate.estimator import ESTIMATORS, NETWORK_PRESETS, load, make_estimator
-from seq2slate.manifest import write_manifest
-from seq2slate.saving import FORMAT
+from seq2slate.saving import FORMAT, write_manifest
 from seq2slate.simulation.synthetic import make_synthetic_lists
 
 pytestmark = pytest.mark.filterwarnings("ignore::seq2slate.errors.DataWarning")  # odd labels, and leaks to be learned

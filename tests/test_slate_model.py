@@ -14,9 +14,8 @@ from seq2slate.config import NetworkConfig
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import Ranker, rank_lists
 from seq2slate.errors import DataError
-from seq2slate.manifest import write_manifest
 from seq2slate.model.slate_model import KIND, SlateModel
-from seq2slate.saving import FORMAT, load_saved
+from seq2slate.saving import FORMAT, load_saved, write_manifest
 from tests.checks import check_ranker, mixed_lists
 from tests.reference_network import KERNELS, VARIANTS, randomise, use_kernels
 from tests.served_models import reranker_of

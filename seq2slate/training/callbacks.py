@@ -6,7 +6,7 @@ A callback is a `Callback`, or a plain function that is called after every epoch
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -79,42 +79,16 @@ class _EpochCallback(Callback):
         self._function = function
 
     def epoch(self, report: EpochReport) -> bool | None:
-        return _is_true(self._function(report))
+        return ends_run(self._function(report))
 
 
-class Callbacks(Callback):
-    """Several callbacks as one, in their order."""
-
-    def __init__(self, callbacks: Sequence[Callback | EpochFunction] | Callback | EpochFunction = ()) -> None:
-        several = callbacks if isinstance(callbacks, Sequence) else [callbacks]
-        self._callbacks = [_as_callback(one) for one in several]
-
-    def begin(self, options: Mapping[str, Any]) -> None:
-        """Call all of them."""
-        for one in self._callbacks:
-            one.begin(options)
-
-    def step(self, report: StepReport) -> None:
-        """Call all of them."""
-        for one in self._callbacks:
-            one.step(report)
-
-    def epoch(self, report: EpochReport) -> bool:
-        """Call all of them; True if any returned True."""
-        wishes = [one.epoch(report) for one in self._callbacks]
-        return any(map(_is_true, wishes))
-
-    def end(self, history: History | None) -> None:
-        """Call all of them."""
-        for one in self._callbacks:
-            one.end(history)
-
-
-def _is_true(wish: object) -> bool:
+def ends_run(wish: object) -> bool:
+    """Say whether what `Callback.epoch` returned ends the run: True does, of Python or NumPy, and nothing else."""
     return isinstance(wish, bool | np.bool_) and bool(wish)
 
 
-def _as_callback(one: Callback | EpochFunction) -> Callback:
+def as_callback(one: Callback | EpochFunction) -> Callback:
+    """Return a callback as it is, and a function as one."""
     if isinstance(one, Callback):
         return one
     if callable(one) and not isinstance(one, type):

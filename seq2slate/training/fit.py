@@ -37,7 +37,7 @@ from seq2slate.model.network import InputLists
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.progress import TrainingProgress
 from seq2slate.saving import FORMAT
-from seq2slate.training.callbacks import Callback, Callbacks, EpochFunction, EpochReport, StepReport
+from seq2slate.training.callbacks import Callback, EpochFunction, EpochReport, StepReport, as_callback, ends_run
 from seq2slate.training.objectives import Objective
 
 _FEW_LISTS = 1000
@@ -160,7 +160,8 @@ def run_training(
 
     """
     check_labels(valid, "validation")
-    run = _Run(model, train, valid, config, checkpoints, Callbacks(callbacks), quiet=quiet)
+    several = callbacks if isinstance(callbacks, Sequence) else [callbacks]
+    run = _Run(model, train, valid, config, checkpoints, [as_callback(one) for one in several], quiet=quiet)
     if resume:
         run.resume()
     elif checkpoints is not None and any(checkpoints.glob("*.checkpoint")):
@@ -177,7 +178,7 @@ class _Run:
         valid: ItemLists,
         config: TrainingConfig,
         folder: Path | None,
-        callbacks: Callbacks,
+        callbacks: list[Callback],
         *,
         quiet: bool,
     ) -> None:
@@ -203,7 +204,8 @@ class _Run:
         history = None
         self.watch.run_begins(len(self.train_lists), len(self.valid))
         try:
-            self.callbacks.begin(asdict(self.network.config) | asdict(self.config))
+            for one in self.callbacks:
+                one.begin(asdict(self.network.config) | asdict(self.config))
             while not self._finished:
                 self._run_epoch(interrupted)
             self.network.load_state_dict(self.best_weights)
@@ -214,7 +216,8 @@ class _Run:
             if warning := advice(history, self.config, len(self.train_lists)):
                 self.watch.say(warning)
         finally:
-            self.callbacks.end(history)
+            for one in self.callbacks:
+                one.end(history)
         return history
 
     @property
@@ -267,7 +270,8 @@ class _Run:
         progress.epoch_lists += len(index)
         loss = progress.epoch_loss / progress.epoch_lists
         self.watch.step(loss, len(index))
-        self.callbacks.step(StepReport(progress.step, self.aim, loss, rate, float(norm), self.watch.speed))
+        for one in self.callbacks:
+            one.step(StepReport(progress.step, self.aim, loss, rate, float(norm), self.watch.speed))
 
     def _check_finite(self, name: str, value: Tensor, index: IntArray, rate: float) -> None:
         if torch.isfinite(value):
@@ -298,9 +302,10 @@ class _Run:
             progress.best, progress.best_epoch = value, progress.epoch
             self.best_weights = {name: tensor.detach().clone() for name, tensor in self.network.state_dict().items()}
         self.watch.epoch_ends(progress.epoch, loss, value, better=better)
-        progress.stopped = self.callbacks.epoch(
-            EpochReport(progress.epoch + 1, progress.step, self.aim, loss, measure, value, self.base, better, rate)
-        )
+        epoch, step = progress.epoch + 1, progress.step
+        report = EpochReport(epoch, step, self.aim, loss, measure, value, self.base, better, rate)
+        wishes = [one.epoch(report) for one in self.callbacks]
+        progress.stopped = any(map(ends_run, wishes))
         progress.epoch, progress.batch, progress.epoch_loss, progress.epoch_lists = progress.epoch + 1, 0, 0.0, 0
         if self.folder is not None:
             self._save()

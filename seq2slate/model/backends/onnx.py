@@ -13,7 +13,7 @@ import onnxruntime
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import Batch, FloatArray, IntArray
 from seq2slate.errors import DataError, UsageError
-from seq2slate.manifest import read_folder
+from seq2slate.saving import read_folder
 
 FEATURES_NOTE, WEIGHTS_NOTE = "seq2slate.features", "seq2slate.weights_sha256"
 """The notes in the file: the fitted columns as JSON, and the checksum of the weights it was made from."""

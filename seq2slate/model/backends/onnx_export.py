@@ -30,7 +30,6 @@ from seq2slate.atomic import atomic_path
 from seq2slate.data.features import NumberColumns
 from seq2slate.data.lists import Batch, FloatArray
 from seq2slate.errors import DataError, UsageError
-from seq2slate.manifest import MANIFEST
 from seq2slate.model.backends.backend import NetworkBackend, Placed
 from seq2slate.model.backends.onnx import FEATURES_NOTE, ITEM_CODES, LIST_CODES, WEIGHTS_NOTE, OnnxRanker
 from seq2slate.model.backends.onnx_graph import BOOL, FLOAT, INTEGER, INTEGER_32, Graph, Value
@@ -49,7 +48,7 @@ from seq2slate.model.interactions import (
 from seq2slate.model.layers import GruLayer, LstmLayer, RecurrentLayer
 from seq2slate.model.network import SlateNetwork
 from seq2slate.model.slate_model import SlateModel, load_saved_network
-from seq2slate.saving import WEIGHTS_FILE, add_file
+from seq2slate.saving import MANIFEST, WEIGHTS_FILE, add_file
 
 Array: TypeAlias = npt.NDArray[np.float32]
 States: TypeAlias = list[list[Value]]
