@@ -725,7 +725,7 @@ def test_a_log_of_a_newer_version_is_refused(url: str) -> None:
     with patch.object(schema, "MIGRATIONS", (*schema.MIGRATIONS, ("CREATE TABLE later (number INTEGER)",))):
         open_log(url).close()
         open_log(url).close()
-    with pytest.raises(DataError, match=r"newer version of seq2slate \(step 5 .* knows 4\); upgrade"):
+    with pytest.raises(DataError, match=r"newer version of seq2slate \(step 6 .* knows 5\); upgrade"):
         open_log(url)
 
 

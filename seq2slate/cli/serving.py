@@ -189,6 +189,29 @@ def export_log(
     typer.echo(f"{out}: {total:,} lists")
 
 
+@log_app.command("check")
+def check_log(log: LogUrl) -> None:
+    """Look for damage in a log: in its structure, its rows and its counts; the exit code is 1 if there is any.
+
+    The log may be in use. Rows that versions without checksums have written count as unchecked.
+    """
+    from seq2slate.log.check import check_log as check
+    from seq2slate.log.impression_log import backend_for
+
+    backend = backend_for(log, create=False)
+    report = check(backend)
+    for problem in report.problems:
+        typer.echo(f"{backend.name}: {problem}")
+    if report.damaged > len(report.problems):
+        typer.echo(f"{backend.name}: and {report.damaged - len(report.problems):,} problems more")
+    found = f"{backend.name}: {report.slates:,} slates, {report.clicks:,} clicks"
+    unchecked = f"; {report.unchecked:,} rows of an earlier version have no checksum" if report.unchecked else ""
+    if report.damaged:
+        typer.echo(f"{found}: damaged{unchecked}. Keep a copy, then restore a backup; what is not named is whole")
+        raise typer.Exit(1)
+    typer.echo(f"{found}: no damage{unchecked}")
+
+
 @log_app.command("prune")
 def prune_log(
     log: LogUrl,

@@ -50,6 +50,9 @@ class Connection(Protocol):
     def each(self, sql: str, many: Sequence[Sequence[Any]]) -> list[Row | None]:
         """Run a statement that returns at most one row, with each of many values in turn."""
 
+    def structural_damage(self) -> list[str]:
+        """Return what the database itself finds wrong with its pages, indexes and references."""
+
     def interrupt(self) -> None:
         """Make the running statement fail; called from another thread."""
 

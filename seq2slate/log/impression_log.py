@@ -27,6 +27,7 @@ _PRUNE_SECONDS = 0.01  # so that the writer, which waits for it, is not late
 _PRUNE = """DELETE FROM impressions WHERE slate_id IN (
     SELECT slate_id FROM impressions WHERE at < ? ORDER BY at, slate_id LIMIT ?
 ) RETURNING slate_id"""
+_COUNT_PRUNED = "UPDATE pruned SET slates = slates + ?"  # `log check` compares the counts with the rows that are left
 
 
 CAPACITY = 2048
@@ -182,6 +183,8 @@ def _prune_some(connection: Connection, before: float, at_once: int) -> int:
     while True:
         try:
             with connection.transaction():
-                return len(connection.rows(_PRUNE, (before, at_once)))
+                deleted = len(connection.rows(_PRUNE, (before, at_once)))
+                connection.rows(_COUNT_PRUNED, (deleted,))
+                return deleted
         except ConflictError:  # a click on one of these slates was committed at that moment
             continue

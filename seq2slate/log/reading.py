@@ -290,12 +290,17 @@ def _with_clicks(connection: Connection, rows: Sequence[Row]) -> list[Impression
     return [from_row(row, columns[row[_COLUMNS]], clicks[row[0]]) for row in rows]
 
 
+def parse_columns(text: str) -> ItemColumns:
+    """Return the names in a row of `column_sets`."""
+    names = json.loads(text)
+    return ItemColumns(tuple(names["features"]), tuple(names["categorical"]))
+
+
 def _read_columns(connection: Connection) -> dict[str, ItemColumns]:
     """Return every set of columns in the log by its key."""
     found = {}
     for key, text in connection.rows("SELECT key, columns FROM column_sets"):
-        names = json.loads(text)
-        found[key] = ItemColumns(tuple(names["features"]), tuple(names["categorical"]))
+        found[key] = parse_columns(text)
     return found
 
 

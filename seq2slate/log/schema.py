@@ -8,8 +8,11 @@ The SQL is common to SQLite and PostgreSQL; only BLOB has another name in the la
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields
 from time import time
+from typing import Any
+from zlib import crc32
 
 from seq2slate.errors import DataError
 from seq2slate.experiments.counts import ArmCounts, DraftCounts
@@ -24,6 +27,16 @@ ARM_SUMS = tuple(one.name for one in fields(ArmCounts) if one.name not in ("posi
 """The sums in `arm_counts`."""
 DRAFT_SUMS = tuple(one.name for one in fields(DraftCounts))
 """The sums in `draft_counts`."""
+COUNTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "unit_counts": (("experiment", "arm", "unit"), ("impressions", "clicks")),
+    "unit_credits": (("experiment", "arm_a", "arm_b", "unit"), ("a_clicks", "b_clicks")),
+    "slot_counts": (("experiment", "arm", "unit_group", "position"), ("impressions", "clicks")),
+    "fallback_counts": (("experiment", "arm", "reason"), ("impressions",)),
+    "minute_counts": (("experiment", "minute", "arm"), ("impressions", "clicks")),
+    "draft_counts": (("experiment", "arm_a", "arm_b"), DRAFT_SUMS),
+    "arm_counts": (("experiment", "arm"), ARM_SUMS),
+}
+"""The tables of the running counts: the columns of their keys, and those that are counted."""
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -152,8 +165,25 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE impressions ADD COLUMN sequence BIGINT NOT NULL DEFAULT 0",
         "CREATE INDEX impressions_by_sequence ON impressions (sequence, slate_id)",
     ),
+    (  # for `log check`: checksums of rows, null in those of earlier versions, and how many slates were pruned
+        "ALTER TABLE impressions ADD COLUMN checksum BIGINT",
+        "ALTER TABLE clicks ADD COLUMN checksum BIGINT",
+        "ALTER TABLE definitions ADD COLUMN checksum BIGINT",
+        "CREATE TABLE pruned (slates BIGINT NOT NULL)",
+        """INSERT INTO pruned (slates) SELECT
+            (SELECT COALESCE(SUM(impressions), 0) FROM arm_counts) - (SELECT COUNT(*) FROM impressions)""",
+    ),
 )
 _APPLIED = "CREATE TABLE IF NOT EXISTS seq2slate_migrations (number INTEGER PRIMARY KEY, at DOUBLE PRECISION NOT NULL)"
+
+
+def checksum(values: Iterable[Any], data: bytes = b"") -> int:
+    r"""Return the CRC-32 of a row: its values as text, and a large value as it is. No text in the log has a NUL.
+
+    >>> checksum(["s1", 0, 7.5]) == crc32(b"s1\x000\x007.5")
+    True
+    """
+    return crc32(data, crc32("\0".join(map(str, values)).encode()))
 
 
 def migrate(connection: Connection, *, create: bool) -> None:

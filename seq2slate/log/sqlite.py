@@ -31,6 +31,7 @@ _LOCK_TIMEOUT = 5.0  # seconds, for another process that is writing
 _CHECKPOINT_SECONDS, _CHECKPOINT_ROWS = 10.0, 5000  # between checkpoints, whichever comes first
 _CHECKPOINT_PASSES = 5  # each finds only what was committed during the one before; then the write-ahead log restarts
 _LONGEST_WAL = 16_384  # pages of 4 KiB
+_MOST_DAMAGE = 20  # lines of an integrity check
 _BAD_ROW = (
     sqlite3.DataError,
     sqlite3.IntegrityError,
@@ -65,12 +66,12 @@ class SqliteBackend:
             try:
                 self.prepare(raw, read_only)
                 checkpointer = None if read_only else _Checkpointer(self._open("rw"), self.name)
-            except sqlite3.Error:
+            except (sqlite3.Error, UnicodeError):
                 raw.close()
                 raise
         except sqlite3.OperationalError as error:  # locked, no permission, no space
             raise LogError(f"{self.name}: {error}") from error
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeError) as error:  # its message quotes a damaged schema, byte by byte
             raise DataError(f"{self.name}: {error}") from error
         return SqliteConnection(raw, self, checkpointer)
 
@@ -169,6 +170,15 @@ class SqliteConnection:
             rows = self._raw.execute(sql, values).fetchall()  # to the end: an unfinished statement blocks the commit
             returned.append(rows[0] if rows else None)
         return returned
+
+    def structural_damage(self) -> list[str]:
+        """Return what SQLite finds wrong with pages and indexes, and rows that refer to others that are not there."""
+        try:
+            found = [text for (text,) in self.rows(f"PRAGMA integrity_check({_MOST_DAMAGE})") if text != "ok"]
+            broken = self.rows(f'SELECT "table", rowid, parent FROM pragma_foreign_key_check LIMIT {_MOST_DAMAGE}')
+        except (sqlite3.Error, UnicodeError) as error:
+            return [str(error)]
+        return found + [f"row {row} of {table} refers to a missing row of {other}" for table, row, other in broken]
 
     def interrupt(self) -> None:
         """Stop what is running."""

@@ -33,7 +33,7 @@ from seq2slate.data.impressions import Draft, Impression, ItemColumns
 from seq2slate.errors import DataError, Seq2SlateError
 from seq2slate.experiments.counts import Definition
 from seq2slate.log.backend import BadRowError, ConflictError, Connection, LogBusyError, LogError, Row
-from seq2slate.log.schema import ARM_SUMS, DRAFT_SUMS, IMPRESSION
+from seq2slate.log.schema import COUNTS, DRAFT_SUMS, IMPRESSION, checksum
 
 GROUPS = 64
 """Groups of units, by a hash of the unit, in which the slots are counted."""
@@ -42,6 +42,7 @@ _MAX_CONFLICTS = 5  # attempts at a transaction that others roll back
 _CLOSE_TIMEOUT = 5.0  # seconds
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts to reconnect
 _ROWS_PER_STATEMENT = 500  # a statement takes only so many values
+_FEATURES = IMPRESSION.split(", ").index("features")
 
 
 class ClickOutcome(StrEnum):
@@ -128,6 +129,11 @@ def to_row(impression: Impression, columns: ItemColumns, features: bytes) -> Row
         raise BadRowError(f"impression {one.slate_id!r}: {error}") from error
 
 
+def impression_checksum(row: Row, sequence: int) -> int:
+    """Return the checksum of a row of `impressions` and its number in the commit sequence."""
+    return checksum((*row[:_FEATURES], *row[_FEATURES + 1 :], sequence), row[_FEATURES])
+
+
 _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -135,7 +141,12 @@ _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(","
 def _columns_row(columns: ItemColumns) -> tuple[str, str]:
     """Return a row of `column_sets`: a key, the same everywhere, and the names."""
     text = json.dumps({"features": columns.features, "categorical": columns.categorical})
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest(), text
+    return columns_key(text), text
+
+
+def columns_key(text: str) -> str:
+    """Return the key of a set of columns: a hash of its JSON."""
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 # The queue and its thread
@@ -277,17 +288,19 @@ def _as_log_error(error: Exception, name: str) -> LogError:
 
 _INSERT_COLUMNS = "INSERT INTO column_sets (key, columns) VALUES (?, ?) ON CONFLICT (key) DO NOTHING RETURNING key"
 _INSERT_IMPRESSION = (
-    f"INSERT INTO impressions ({IMPRESSION}, sequence) VALUES ({', '.join('?' * len(IMPRESSION.split(',')))}, ?) "
+    f"INSERT INTO impressions ({IMPRESSION}, sequence, checksum) "
+    f"VALUES ({', '.join('?' * len(IMPRESSION.split(',')))}, ?, ?) "
     "ON CONFLICT (slate_id) DO NOTHING RETURNING slate_id"
 )
 _NEXT_SEQUENCE = "UPDATE commit_sequence SET last = last + ? RETURNING last"
 _INSERT_CLICK = (
-    "INSERT INTO clicks (slate_id, item, at) VALUES (?, ?, ?) ON CONFLICT (slate_id, item) DO NOTHING RETURNING item"
+    "INSERT INTO clicks (slate_id, item, at, checksum) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (slate_id, item) DO NOTHING RETURNING item"
 )
 _UPSERT_DEFINITION = (
-    "INSERT INTO definitions (experiment, control, weights, models) VALUES (?, ?, ?, ?) "
+    "INSERT INTO definitions (experiment, control, weights, models, checksum) VALUES (?, ?, ?, ?, ?) "
     "ON CONFLICT (experiment) DO UPDATE SET control = excluded.control, weights = excluded.weights, "
-    "models = excluded.models"
+    "models = excluded.models, checksum = excluded.checksum"
 )
 
 
@@ -329,8 +342,8 @@ def write_group(
     tally.save(connection)
     for entry in entries:
         if isinstance(entry, Definition):
-            weights, models = _to_json(dict(entry.weights)), _to_json(dict(entry.models))
-            connection.rows(_UPSERT_DEFINITION, (entry.experiment, entry.control, weights, models))
+            row = entry.experiment, entry.control, _to_json(dict(entry.weights)), _to_json(dict(entry.models))
+            connection.rows(_UPSERT_DEFINITION, (*row, checksum(row)))
     if any(isinstance(entry, Probe) for entry in entries):
         connection.each(_INSERT_COLUMNS, [("probe", " " * 65_536)])
         connection.rows("DELETE FROM column_sets WHERE key = 'probe'")
@@ -351,7 +364,10 @@ def _write_impressions(connection: Connection, impressions: Sequence[NewImpressi
         return
     last = int(connection.rows(_NEXT_SEQUENCE, (len(impressions),))[0][0])
     numbers = range(last - len(impressions) + 1, last + 1)
-    rows = [(*new.row, number) for new, number in zip(impressions, numbers, strict=True)]
+    rows = [
+        (*new.row, number, impression_checksum(new.row, number))
+        for new, number in zip(impressions, numbers, strict=True)
+    ]
     inserted = connection.each(_INSERT_IMPRESSION, rows)
     for new, is_new in zip(impressions, inserted, strict=True):
         if is_new:
@@ -375,7 +391,8 @@ def _write_clicks(connection: Connection, clicks: Mapping[int, NewClick], tally:
             continue
         shown_clicks.append(_ShownClick(number, click, slate, item, shown.index(item)))
     shown_clicks.sort(key=lambda one: (one.click.slate_id, one.item))
-    inserted = connection.each(_INSERT_CLICK, [(one.click.slate_id, one.item, one.click.at) for one in shown_clicks])
+    rows = [(one.click.slate_id, one.item, float(one.click.at)) for one in shown_clicks]
+    inserted = connection.each(_INSERT_CLICK, [(*row, checksum(row)) for row in rows])
     for one, is_new in zip(shown_clicks, inserted, strict=True):
         outcomes[one.number] = ClickOutcome.NEW if is_new else ClickOutcome.DUPLICATE
         if is_new:
@@ -451,11 +468,11 @@ class _Tally:
         for pair, n_slates in self._drafts.items():
             drafts.setdefault(pair, [0] * len(DRAFT_SUMS))[0] += n_slates
         reasons = {key: [n_slates] for key, n_slates in self._reasons.items()}
-        _add(connection, "slot_counts", ("experiment", "arm", "unit_group", "position"), _BOTH, self._slots)
-        _add(connection, "fallback_counts", ("experiment", "arm", "reason"), ("impressions",), reasons)
-        _add(connection, "minute_counts", ("experiment", "minute", "arm"), _BOTH, self._minutes)
-        _add(connection, "draft_counts", _PAIR_KEY, DRAFT_SUMS, drafts)
-        _add(connection, "arm_counts", ("experiment", "arm"), ARM_SUMS, arms)
+        add_counts(connection, "slot_counts", self._slots)
+        add_counts(connection, "fallback_counts", reasons)
+        add_counts(connection, "minute_counts", self._minutes)
+        add_counts(connection, "draft_counts", drafts)
+        add_counts(connection, "arm_counts", arms)
 
 
 def _changes(
@@ -488,18 +505,23 @@ def _credit_sums(a: int, b: int) -> tuple[int, ...]:
     return 0, int(a + b > 0), a, b, (b - a) ** 2, (a + b) ** 2, (b - a) * (a + b)
 
 
-def _add(
-    connection: Connection,
-    table: str,
-    key: tuple[str, ...],
-    values: tuple[str, ...],
-    added: Mapping[Any, Sequence[int]],
-) -> None:
+def count_again(connection: Connection, impressions: Iterable[Impression]) -> None:
+    """Add impressions and their clicks to the counts as if they were new."""
+    tally = _Tally()
+    for one in impressions:
+        slate, shown = _Slate(one.experiment, one.arm, one.unit, one.at, one.draft), list(one.shown)
+        tally.add_impression(slate, len(shown), one.fallback)
+        for item in one.clicks:
+            tally.add_click(slate, shown.index(item))
+    tally.save(connection)
+
+
+def add_counts(connection: Connection, table: str, added: Mapping[Any, Sequence[int]]) -> None:
     """Add to many rows in one statement: with one row each, the writer would release the GIL as many times."""
     rows = sorted(added.items())
     for start in range(0, len(rows), _ROWS_PER_STATEMENT):
         some = rows[start : start + _ROWS_PER_STATEMENT]
-        connection.rows(_add_to(table, key, values, len(some)), [part for row in some for part in (*row[0], *row[1])])
+        connection.rows(_add_to(table, len(some)), [part for row in some for part in (*row[0], *row[1])])
 
 
 def _group_of(unit: str) -> int:
@@ -507,8 +529,9 @@ def _group_of(unit: str) -> int:
 
 
 @lru_cache(maxsize=256)
-def _add_to(table: str, key: tuple[str, ...], values: tuple[str, ...], n_rows: int = 1) -> str:
+def _add_to(table: str, n_rows: int = 1) -> str:
     """Return the SQL that adds to the values of some rows, and inserts those that are missing."""
+    key, values = COUNTS[table]
     added = ", ".join(f"{value} = {table}.{value} + excluded.{value}" for value in values)
     row = f"({', '.join('?' * (len(key) + len(values)))})"
     return (
@@ -517,9 +540,5 @@ def _add_to(table: str, key: tuple[str, ...], values: tuple[str, ...], n_rows: i
     )
 
 
-_BOTH = ("impressions", "clicks")
-_PAIR_KEY = ("experiment", "arm_a", "arm_b")
-_ADD_TO_UNIT = _add_to("unit_counts", ("experiment", "arm", "unit"), _BOTH) + " RETURNING impressions, clicks"
-_ADD_TO_CREDITS = (
-    _add_to("unit_credits", (*_PAIR_KEY, "unit"), ("a_clicks", "b_clicks")) + " RETURNING a_clicks, b_clicks"
-)
+_ADD_TO_UNIT = f"{_add_to('unit_counts')} RETURNING impressions, clicks"
+_ADD_TO_CREDITS = f"{_add_to('unit_credits')} RETURNING a_clicks, b_clicks"
