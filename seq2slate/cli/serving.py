@@ -59,19 +59,23 @@ def serve(
     max_values: Annotated[
         int, typer.Option(min=1, help="Numbers, texts and fields of a request; more get 422.")
     ] = 250_000,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes that share the address and the log; limits and threads are of each.")
+    ] = 1,
 ) -> None:
     """Serve a model, or an experiment with several, over HTTP, and log impressions and clicks."""
     try:
         from seq2slate.serving.middleware import Limits
         from seq2slate.serving.server import ServerConfig, run_server
         from seq2slate.serving.service import Timeouts
+        from seq2slate.serving.workers import run_workers
     except ModuleNotFoundError as missing:
         raise UsageError(f"{missing.name} is not installed: pip install 'seq2slate[serve]'") from missing
 
     timeouts = Timeouts(deadline_ms, log_deadline_ms, log_failure)
     limits = Limits(max_body_bytes, max_items, max_in_flight, max_values)
-    config = ServerConfig(model, experiment, log, durability, host, port, keys, threads, timeouts, limits)
-    run_server(config, lambda address: typer.echo(f"serving on {address}"))
+    config = ServerConfig(model, experiment, log, durability, host, port, keys, threads, timeouts, limits, workers)
+    (run_server if workers == 1 else run_workers)(config, lambda address: typer.echo(f"serving on {address}"))
 
 
 @keys_app.command("add")

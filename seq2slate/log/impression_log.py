@@ -35,7 +35,12 @@ CAPACITY = 2048
 
 
 def open_log(
-    url: str | os.PathLike[str], *, durability: Durability = "process", capacity: int = CAPACITY, create: bool = True
+    url: str | os.PathLike[str],
+    *,
+    durability: Durability = "process",
+    capacity: int = CAPACITY,
+    create: bool = True,
+    turns: int | None = None,
 ) -> ImpressionLog:
     """Open a log: a path or `sqlite:///path` is a SQLite file, `postgresql://…` a database of that server.
 
@@ -45,6 +50,8 @@ def open_log(
             ("power"), for which SQLite waits for the disk at every commit; PostgreSQL always does.
         capacity: How many writes may wait.
         create: Make the log if there is none.
+        turns: A file, open for writing, that processes inherit which write to one SQLite file: they take turns then, so
+            that none waits long. PostgreSQL has a queue of its own.
 
     >>> import numpy as np, tempfile, time
     >>> with open_log(f"{tempfile.mkdtemp()}/log.db") as log:
@@ -57,7 +64,10 @@ def open_log(
         raise UsageError(f'durability must be "process" or "power", got {durability!r}')
     if capacity < 1:
         raise UsageError(f"capacity must be at least 1, got {capacity}")
-    return ImpressionLog(backend_for(os.fspath(url), durability, create), capacity=capacity, create=create)
+    backend = backend_for(os.fspath(url), durability, create)
+    if isinstance(backend, SqliteBackend):
+        backend.turns = turns
+    return ImpressionLog(backend, capacity=capacity, create=create)
 
 
 def backend_for(url: str, durability: Durability = "process", create: bool = True) -> Backend:

@@ -7,6 +7,9 @@ A checkpoint moves committed pages from the write-ahead log into the database fi
 its own does it, so that no commit has to wait; should it fall behind, commits checkpoint too from `_LONGEST_WAL` on.
 The commit after a checkpoint waits for the disk once, when the write-ahead log restarts: so checkpoints are rare.
 
+Several processes may write. SQLite lets one in at a time, and the others try again after ever longer pauses, while the
+one that has just committed is the first to find the lock free. The workers of a service therefore take turns.
+
 SQLite does not notice when somebody deletes or replaces the write-ahead log, or cuts the database short: it goes on
 with files that nobody finds. Before every transaction, and again before it is acknowledged, the writer looks whether
 they are still there. If not, the log takes no more writes until the process is restarted.
@@ -14,12 +17,13 @@ they are still there. If not, the log takes no more writes until the process is 
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -50,6 +54,8 @@ class SqliteBackend:
         self.name = os.fspath(path)
         self.durability = durability
         self.create = create
+        self.turns: int | None = None
+        """A file, open for writing, that is shared with other processes that write to the same log."""
         self.damage: str | None = None
         """What happened to the files under an open connection; then there is no other to write with."""
 
@@ -114,11 +120,16 @@ class SqliteConnection:
         self._size = 0
         self._checkpointer = checkpointer
         self._begin = "BEGIN DEFERRED" if checkpointer is None else "BEGIN IMMEDIATE"
+        self._turns = None if checkpointer is None else backend.turns
         self.name = backend.name
 
     @contextmanager
     def transaction(self, *, exclusive: bool = False) -> Iterator[None]:
         """Commit at the end of the block, roll back if it raises; SQLite has one writer at a time anyway."""
+        with nullcontext() if self._turns is None else _turn(self._turns):
+            yield from self._transaction()
+
+    def _transaction(self) -> Iterator[None]:
         self._check_files()
         try:
             self._raw.execute(self._begin)
@@ -190,6 +201,24 @@ class SqliteConnection:
             self._checkpointer.stop()
         with suppress(sqlite3.Error):
             self._raw.close()
+
+
+@contextmanager
+def _turn(file: int) -> Iterator[None]:
+    """Write when it is this process's turn: whoever has just written queues behind those that wait.
+
+    The first byte of the file is locked by the one who is next, the second by the one who writes. A process that is
+    killed leaves both free.
+    """
+    fcntl.lockf(file, fcntl.LOCK_EX, 1, 0)
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, 1)
+    finally:
+        fcntl.lockf(file, fcntl.LOCK_UN, 1, 0)
+    try:
+        yield
+    finally:
+        fcntl.lockf(file, fcntl.LOCK_UN, 1, 1)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

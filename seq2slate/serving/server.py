@@ -26,16 +26,17 @@ from starlette.types import ASGIApp
 
 from seq2slate.errors import Seq2SlateError, UsageError
 from seq2slate.log.backend import Durability
-from seq2slate.log.impression_log import open_log
+from seq2slate.log.impression_log import ImpressionLog, open_log
 from seq2slate.serving.app import create_app
 from seq2slate.serving.connections import connections_within
-from seq2slate.serving.deployment import load_deployment
+from seq2slate.serving.deployment import Deployment, load_deployment
 from seq2slate.serving.keys import KeyRing
 from seq2slate.serving.middleware import Limits, is_loopback
 from seq2slate.serving.monitoring import Monitor
 from seq2slate.serving.service import RerankService, Timeouts
 
-_DRAIN_SECONDS = 10
+DRAIN_SECONDS = 10
+"""For the requests in flight, when the service stops."""
 _BACKLOG = 2048
 _KEEP_ALIVE_SECONDS = 75  # longer than the pools of clients and proxies, so that it is they who close a connection
 _SWITCH_SECONDS = 0.0005  # for which a thread keeps the GIL: Python's own 5 ms would be the latency under load
@@ -63,10 +64,12 @@ class ServerConfig:
     """Of the model; as many as cores, up to 4, if not given."""
     timeouts: Timeouts = field(default_factory=Timeouts)
     limits: Limits = field(default_factory=Limits)
+    workers: int = 1
+    """Processes that accept requests; `serving.workers` runs more than one."""
 
 
 def run_server(config: ServerConfig, announce: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT.
+    """Serve in this process until SIGTERM or SIGINT.
 
     Args:
         config: Models, log, address, keys, timeouts and limits.
@@ -76,31 +79,69 @@ def run_server(config: ServerConfig, announce: Callable[[str], None]) -> None:
         UsageError: There is nothing to serve, the address cannot be bound, or keys are needed.
         DataError: A model, the experiment or the key file cannot be read.
     """
-    _start_logging()
-    torch.set_num_threads(1)  # the cores are for concurrent requests, not for the parts of one
-    sys.setswitchinterval(_SWITCH_SECONDS)
-    keys = _keys(config)
-    if config.model is None and config.experiment is None:
-        raise UsageError("nothing to serve: give MODEL_DIR or --experiment FILE")
-    listener = _listen(config.host, config.port)
-    with listener, open_log(config.log, durability=config.durability) as store:
-        monitor = Monitor()
-        load = partial(load_deployment, config.model, config.experiment)
-        service = RerankService(load, store, monitor, config.timeouts, threads=config.threads)
-        try:
-            app = create_app(service, monitor, key_ring=keys, limits=config.limits)
-            gc.collect()
-            gc.freeze()  # or some early request waits for a collection of everything that was imported
-            _run(app, service, config.limits, listener, lambda: announce(_address(listener)))
-        finally:
-            is_idle = service.close()
-    if not is_idle:  # a model that hangs: Python would wait for its thread for ever
-        logging.shutdown()
-        sys.stdout.flush()
-        os._exit(0)
+    start_logging()
+    with listen(config) as listener:
+        ServingProcess(config, listener, lambda: announce(address_of(listener))).run()
 
 
-def _start_logging() -> None:
+class ServingProcess:
+    """A process that serves: with a log, metrics and a service of its own."""
+
+    turns: int | None = None
+    """A file that is shared with other processes that write to the same log."""
+
+    def __init__(self, config: ServerConfig, listener: socket.socket, announce: Callable[[], None]) -> None:
+        self._config, self._listener, self._announce = config, listener, announce
+
+    def run(self) -> None:
+        """Serve until a signal."""
+        torch.set_num_threads(1)  # the cores are for concurrent requests, not for the parts of one
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        config, keys = self._config, _keys(self._config)
+        with open_log(config.log, durability=config.durability, turns=self.turns) as store:
+            monitor = self._new_monitor()
+            service = self._new_service(partial(load_deployment, config.model, config.experiment), store, monitor)
+            try:
+                app = create_app(service, monitor, key_ring=keys, limits=config.limits)
+                gc.collect()
+                gc.freeze()  # or some early request waits for a collection of everything that was imported
+                with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                    runner.run(self._serve(_server_config(app, config.limits)))
+            finally:
+                is_idle = service.close()
+        if not is_idle:  # a model that hangs: Python would wait for its thread for ever
+            logging.shutdown()
+            sys.stdout.flush()
+            os._exit(0)
+
+    def _new_monitor(self) -> Monitor:
+        return Monitor()
+
+    def _new_service(self, load: Callable[[], Deployment], store: ImpressionLog, monitor: Monitor) -> RerankService:
+        config = self._config
+        self._service = RerankService(load, store, monitor, config.timeouts, threads=config.threads)
+        return self._service
+
+    async def _serve(self, config: uvicorn.Config) -> None:
+        loop, server, service = asyncio.get_running_loop(), Server(config), self._service
+        reloads: set[asyncio.Task[None]] = set()
+
+        def reload() -> None:
+            if len(reloads) > 1:  # one is running, and one is waiting that will read the files as they are now
+                return
+            task = loop.create_task(_reload(service))
+            reloads.add(task)
+            task.add_done_callback(reloads.discard)
+
+        stop_on_signals(server)
+        loop.add_signal_handler(signal.SIGHUP, reload)
+        started = loop.create_task(_announce_when_started(server, self._announce))
+        await server.serve([self._listener])
+        started.cancel()
+
+
+def start_logging() -> None:
+    """Write warnings to stderr."""
     handler = logging.StreamHandler()
     handler.addFilter(_OncePerSecond().is_due)
     logging.basicConfig(
@@ -133,8 +174,12 @@ def _keys(config: ServerConfig) -> KeyRing | None:
     return None
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """Bind the address; one that is taken or invalid is a UsageError that names it."""
+def listen(config: ServerConfig) -> socket.socket:
+    """Bind the address, if there is something to serve; one that is taken or invalid is a UsageError that names it."""
+    _keys(config)
+    if config.model is None and config.experiment is None:
+        raise UsageError("nothing to serve: give MODEL_DIR or --experiment FILE")
+    host, port = config.host, config.port
     try:
         family, *_, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
             0
@@ -146,12 +191,13 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _address(listener: socket.socket) -> str:
+def address_of(listener: socket.socket) -> str:
+    """Return the URL of a service."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """Uvicorn without its signal handlers, which end the process by the signal after a graceful stop."""
 
     @contextmanager
@@ -160,10 +206,18 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _run(
-    app: ASGIApp, service: RerankService, limits: Limits, listener: socket.socket, announce: Callable[[], None]
-) -> None:
-    config = uvicorn.Config(
+def stop_on_signals(server: uvicorn.Server) -> None:
+    """Drain the requests in flight on SIGTERM and SIGINT."""
+
+    def stop() -> None:
+        server.should_exit = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+
+
+def _server_config(app: ASGIApp, limits: Limits) -> uvicorn.Config:
+    return uvicorn.Config(
         app,
         http=connections_within(limits),
         lifespan="off",
@@ -173,12 +227,10 @@ def _run(
         server_header=False,
         date_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=_DRAIN_SECONDS,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         backlog=_BACKLOG,
     )
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(_Server(config), service, listener, announce))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -187,30 +239,6 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     except ImportError:  # there is none for Windows
         return asyncio.new_event_loop
     return uvloop.new_event_loop
-
-
-async def _serve(
-    server: uvicorn.Server, service: RerankService, listener: socket.socket, announce: Callable[[], None]
-) -> None:
-    loop = asyncio.get_running_loop()
-    reloads: set[asyncio.Task[None]] = set()
-
-    def stop() -> None:
-        server.should_exit = True
-
-    def reload() -> None:
-        if len(reloads) > 1:  # one is running, and one is waiting that will read the files as they are now
-            return
-        task = loop.create_task(_reload(service))
-        reloads.add(task)
-        task.add_done_callback(reloads.discard)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    loop.add_signal_handler(signal.SIGHUP, reload)
-    started = loop.create_task(_announce_when_started(server, announce))
-    await server.serve([listener])
-    started.cancel()
 
 
 async def _announce_when_started(server: uvicorn.Server, announce: Callable[[], None]) -> None:
