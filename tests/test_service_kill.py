@@ -1,100 +1,18 @@
 """What is left of what a service acknowledged when it, or its database, is killed under load."""
 
-import http.client
-import json
 import random
-import threading
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
-from seq2slate.log.impression_log import open_log
+from benchmarks.faults import Load, check
 from tests.logs import fresh_database
-from tests.services import N_FEATURES, Service, request, save_model
-from tests.test_log import recounted
+from tests.services import Service, request, save_model
 
 pytestmark = pytest.mark.slow
-KILLS, CLIENTS = 20, 6
-
-
-class Load:
-    """Clients that ask for slates and click, as fast as they can, and remember what was acknowledged."""
-
-    def __init__(self, url: str, name: str) -> None:
-        self.sent: set[str] = set()
-        self.slates: dict[str, str] = {}
-        """From the slate to its unit."""
-        self.clicks: dict[str, str] = {}
-        """From the slate to the item."""
-        self.statuses: Counter[int] = Counter()
-        self._address = urlsplit(url).netloc
-        self._stopped = threading.Event()
-        self._clients = [threading.Thread(target=self._ask, args=(f"{name}-{n}",)) for n in range(CLIENTS)]
-        for client in self._clients:
-            client.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        for client in self._clients:
-            client.join()
-
-    def _ask(self, name: str) -> None:
-        connection = http.client.HTTPConnection(self._address, timeout=30)
-        number = 0
-        try:
-            while not self._stopped.is_set():
-                number += 1
-                self._ask_once(connection, f"{name}-{number}")
-        except (OSError, http.client.HTTPException):  # it was killed
-            pass
-        finally:
-            connection.close()
-
-    def _ask_once(self, connection: http.client.HTTPConnection, unit: str) -> None:
-        self.sent.add(unit)
-        status, answer = self._post(connection, "/v1/rerank", request(unit, k=3))
-        if status != 200 or answer["slate_id"] is None:
-            time.sleep(0.01)
-            return
-        slate, item = answer["slate_id"], answer["items"][1]
-        self.slates[slate] = unit
-        status, _ = self._post(connection, "/v1/clicks", {"slate_id": slate, "item": item})
-        if status == 200:
-            self.clicks[slate] = item
-
-    def _post(self, connection: http.client.HTTPConnection, path: str, body: Any) -> tuple[int, Any]:
-        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        answer = json.loads(response.read())
-        self.statuses[response.status] += 1
-        return response.status, answer
-
-
-def check(url: str, loads: list[Load]) -> None:
-    """Everything acknowledged is in the log once; everything else is there whole or not at all."""
-    slates = {slate: unit for load in loads for slate, unit in load.slates.items()}
-    clicks = {slate: item for load in loads for slate, item in load.clicks.items()}
-    sent = {unit for load in loads for unit in load.sent}
-    with open_log(url, create=False) as store:
-        logged = list(store.impressions())
-        counts, again = store.counts("default").arms, recounted(store, "default")
-    units = Counter(one.unit for one in logged)
-    assert set(units.values()) == {1}
-    assert set(units) <= sent
-    found = {one.slate_id: one for one in logged}
-    assert len(found) == len(logged)
-    assert {slate: found[slate].unit for slate in slates} == slates
-    for slate, item in clicks.items():
-        assert [found[slate].items[index] for index in found[slate].clicks] == [item]
-    for one in logged:
-        assert one.features.shape == (6, N_FEATURES)
-        assert len(one.shown) == 3
-        assert len(one.clicks) <= 1
-    assert counts == again
+KILLS = 20
 
 
 def test_a_service_that_is_killed_keeps_what_it_acknowledged(tmp_path: Path) -> None:
