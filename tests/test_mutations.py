@@ -1,13 +1,16 @@
 """Damaged inputs are read, or refused with an error that names the place: no traceback, no abort, no hang."""
 
+import json
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from starlette.exceptions import HTTPException
 
 from benchmarks import mutate
 from seq2slate.cli import main
@@ -17,6 +20,7 @@ from seq2slate.data.lists import ItemLists
 from seq2slate.data.plan import make_plan
 from seq2slate.data.roles import Columns
 from seq2slate.errors import DataError
+from seq2slate.serving.messages import ClickRequest, read_click, read_rerank
 
 FOOTERS = """
     import sys
@@ -163,3 +167,41 @@ def test_10_000_mutated_inputs_are_read_or_refused() -> None:
     assert outcome.read.total() + outcome.refused.total() == 10_000
     assert min(outcome.read.values()) > 0
     assert outcome.megabytes < mutate.MEGABYTES
+
+
+TWICE = {
+    b'{"unit": "u", "item_ids": ["a"], "k": 1, "k": 2}': "k",
+    b'{"unit": "u", "item_ids": ["a:b"], "unit" : "v"}': "unit",
+    b'{"unit": "u", "items": [{"id": "a", "title": null, "features": [1], "features": [2]}]}': "features",
+    b'{"unit": "u", "items": [{"id": "a", "categorical": {"c": "x", "c": "y"}}]}': "c",
+    b'{"unit": "u", "item_ids": ["a"], "context": {"\\u0063": 1, "c": "x"}}': "c",
+    b'{"unit": "u", "item_ids": ["a"], "categorical": {"c": ["x"], "d": ["x"], "c"\n:\t["y"]}}': "c",
+    b'{"unit": "u", "item_ids": ["a"], "features": [[NaN]], "context": {"c": 1, "c": 1}}': "c",
+}
+
+
+@pytest.mark.parametrize("body", TWICE)
+def test_a_name_that_occurs_twice_in_a_request_is_refused(body: bytes) -> None:
+    with pytest.raises(HTTPException) as refused:
+        read_rerank(body, max_items=9)
+    assert (refused.value.status_code, refused.value.detail) == (422, f"{TWICE[body]}: occurs twice in an object")
+
+
+def test_a_name_that_occurs_twice_in_a_click_is_refused() -> None:
+    with pytest.raises(HTTPException, match="item: occurs twice in an object"):
+        read_click(b'{"slate_id": "s", "item": "a", "item": "b"}')
+    assert read_click(b'{"slate_id": "\\":s:", "item":":a"}') == ClickRequest('":s:', ":a")
+
+
+def test_texts_with_colons_and_fields_given_as_their_default_are_no_names() -> None:
+    texts = {"title": 'a":"b', "categorical": {":": '"', '":': " :"}, "features": None}
+    body: dict[str, Any] = {
+        "unit": ":u",
+        "items": [{"id": "x:y", **texts}, {"id": "::"}],
+        "k": None,
+        "explain": False,
+        "context": {},
+    }
+    for space in ("", " \n"):
+        request = read_rerank(json.dumps(body, separators=(",", f"{space}:{space}")).encode(), max_items=9)
+        assert (request.ids, request.categorical) == (["x:y", "::"], {":": ['"', None], '":': [" :", None]})

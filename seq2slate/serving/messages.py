@@ -8,18 +8,22 @@ null or NaN is missing, and the model decides whether it reads missing numbers.
 A body costs what its size costs, whatever is in it. Values, lists and objects are counted in the bytes, before they
 are decoded, and names before columns are built from them. Of columns by name, only those are built that a model of the
 deployment reads; without models all of them, since the first model is trained on what was logged.
+
+No object may have a name twice: decoders differ in which one counts.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import struct
+from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from math import isinf, isnan, nan
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -41,6 +45,7 @@ MAX_ABSENT = 50_000
 """Cells of categorical columns by name that items do not have, in a deployment without models, which logs them."""
 _MAX_CLICK_BYTES = 16 << 10
 _SMALL = 64 << 10  # bytes of a body whose values need no counting
+_NAME_END = re.compile(rb'"[ \t\n\r]*:')
 Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
 FeatureRow = list[float | None]
 Context = dict[str, str | float | None]
@@ -165,6 +170,7 @@ def read_rerank(
     """
     _count_values(body, max_items, max_values)
     message = _decode(body, _RERANK)
+    _check_names(body, _n_names(message))
     if (message.items is None) == (message.item_ids is None):
         raise HTTPException(422, "items: expected either items or item_ids")
     n_items = len(message.item_ids or message.items or ())
@@ -217,7 +223,9 @@ def read_click(body: bytes) -> ClickRequest:
     """Decode and check the body of a click; raises like `read_rerank`."""
     if len(body) > _MAX_CLICK_BYTES:
         raise HTTPException(413, f"the body of a click is larger than {_MAX_CLICK_BYTES} bytes")
-    return _decode(body, _CLICK)
+    click = _decode(body, _CLICK)
+    _check_names(body, len(ClickRequest.__struct_fields__))
+    return click
 
 
 _RERANK, _CLICK = msgspec.json.Decoder(RerankRequest), msgspec.json.Decoder(ClickRequest)
@@ -252,7 +260,7 @@ def _decode(body: bytes, decoder: msgspec.json.Decoder[Message]) -> Message:
 def _decode_leniently(body: bytes, message: type[Message]) -> Message:
     """Accept what strict JSON cannot express: NaN, and numbers beyond float64, which are invalid features, no more."""
     try:
-        content = json.loads(body.decode(), parse_int=_parse_int)
+        content = _parse(body)
     except (ValueError, RecursionError) as error:
         raise HTTPException(400, f"the body is not JSON: {_first_line(error)}") from None
     try:
@@ -261,6 +269,40 @@ def _decode_leniently(body: bytes, message: type[Message]) -> Message:
         raise HTTPException(422, _with_field_first(_first_line(error))) from None
     except UnicodeError:
         raise HTTPException(422, "some text has a lone surrogate") from None
+
+
+def _n_names(message: RerankRequest) -> int:
+    """Return the number of names in all objects of a request, but for fields that are given as their default."""
+    m, context, items = message, message.context or {}, message.items or ()
+    optional = (m.items, m.item_ids, m.features, m.titles, m.k, m.context, m.categorical or None, m.explain or None)
+    n_names = 1 + len(optional) - optional.count(None) + len(context) + len(m.categorical)
+    for item in items:
+        n_names += 1 + (item.features is not None) + (item.title is not None)
+        if item.categorical:
+            n_names += 1 + len(item.categorical)
+    return n_names
+
+
+def _check_names(body: bytes, n_names: int) -> None:
+    """Refuse a name that occurs twice in an object, of which the decoder has taken the last.
+
+    As many colons as names: then there is none. To count is cheap, and to parse again, which takes longer than to
+    decode, is left to bodies with a colon behind a quote in some text, or with fields that are given as their default.
+    """
+    if body.count(b":") > n_names and len(_NAME_END.findall(body)) > n_names:
+        _parse(body)
+
+
+def _parse(body: bytes) -> Any:
+    return json.loads(body.decode(), parse_int=_parse_int, object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise HTTPException(422, f"{name[:80]}: occurs twice in an object")
+    return found
 
 
 def _parse_int(text: str) -> int | float:
