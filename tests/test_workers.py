@@ -41,7 +41,8 @@ def metric(service: Service, name: str) -> float:
 
 
 def children(service: Service) -> list[psutil.Process]:
-    return psutil.Process(service.process.pid).children()
+    found: list[psutil.Process] = psutil.Process(service.process.pid).children()
+    return found
 
 
 def wait_for(condition: Any) -> None:

@@ -30,7 +30,7 @@ class Monitor:
         """
         if folder is not None:  # before any metric is made
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = os.fspath(folder)
-            values.ValueClass = values.MultiProcessValue(lambda: worker)
+            values.ValueClass = values.MultiProcessValue(lambda: worker)  # type: ignore[no-untyped-call]
         self._folder = folder
         self._gauges: list[Gauge] = []
         self._registry = CollectorRegistry()
