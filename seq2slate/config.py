@@ -55,7 +55,7 @@ class NetworkConfig:
     base_prior: bool = False
     """Whether each base position has a learned bias, which starts at the base order."""
     interaction: str = named_in("seq2slate.model.interactions:INTERACTIONS", "none")
-    """The pairwise interaction of the items of a list: none, or item similarity."""
+    """How the items of a list interact: not at all, or pair by pair."""
     position_input: bool = False
     """Whether the base position is an input column."""
     initial_range: float = 0.1
@@ -181,7 +181,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "hidden": 64,
         "dropout": 0.2,
         "base_prior": True,
-        "interaction": "similarity",
+        "interaction": "pairwise",
         "policy": "sampling",
         "credit": "reward-to-go",
         "policy_gradient_weight": 0.05,

@@ -16,6 +16,7 @@ from functools import cache
 from itertools import permutations
 from typing import TypeAlias
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ from seq2slate.model.backends.native import NativeKernels
 from seq2slate.model.network import InputSizes, NetworkInputs, SlateNetwork
 
 PARAM_SCALE = 30.0
-"""The weights of item similarity and of the base prior are stored divided by this."""
+"""The weights of the interaction and of the base prior are stored divided by this."""
 
 Scores: TypeAlias = dict[int, Tensor]
 """The score of each item that is left."""
@@ -68,6 +69,8 @@ class ReferenceNetwork:
         self.weights = {
             name: weight.detach().double().requires_grad_(True) for name, weight in network.named_parameters()
         }
+        scale = [network.state_dict().get(f"interaction.{name}") for name in ("levels", "spreads", "are_logarithms")]
+        self.levels, self.spreads, self.are_logarithms = ([] if one is None else one.tolist() for one in scale)
 
     # Encoding
 
@@ -175,46 +178,78 @@ class ReferenceNetwork:
         priors = self.priors(n)
         if self.config.interaction == "none":
             return priors, [[zero] * n for _ in range(n)]
-        clicks, similar = self.clicks(self.appeals(items, priors), self.similarities(items))
-        strength = torch.exp(self.number("effect_placed"))
+        appeals, odds, clicks, effects = self.cascade(items, priors)
+        scanned = self.number("scanned")
 
         def added(k: int, i: int) -> Tensor:
-            p = clicks[k] * similar[k][i]
-            return torch.log(1 - p + p * strength)
+            effect = self.number("placed") * clicks[k] * effects[k][i]
+            return (1 - scanned) * effect if k < i else effect
 
-        starts = [torch.log(click) for click in clicks]
+        starts = [(1 - scanned) * appeal + scanned * odd for appeal, odd in zip(appeals, odds, strict=True)]
         return starts, [[added(k, i) for i in range(n)] for k in range(n)]
 
-    def appeals(self, items: list[Tensor], priors: list[Tensor]) -> list[Tensor]:
-        u = PARAM_SCALE * self.weights["interaction.relevance"]
-        return [u @ x + prior + self.number("offset") for x, prior in zip(items, priors, strict=True)]
-
-    def similarities(self, items: list[Tensor]) -> list[list[Tensor]]:
-        distances = self.distances(items)
-        return [[sigmoid(self.number("sharpness") * (self.number("threshold") - d)) for d in row] for row in distances]
-
-    def clicks(self, z: list[Tensor], similar: list[list[Tensor]]) -> tuple[list[Tensor], list[list[Tensor]]]:
-        """Return the probability of each click when the user scans from the top, and the similarities."""
+    def cascade(
+        self, items: list[Tensor], priors: list[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[list[Tensor]]]:
+        """Return appeals, log-odds and expected clicks of the items, from the top, and the effects of all pairs."""
+        appeals, effects = self.click_model(items, priors)
+        odds: list[Tensor] = []
         clicks: list[Tensor] = []
-        for i in range(len(z)):
-            far = torch.ones((), dtype=torch.float64)
-            for k in range(i):
-                far = far * (1 - clicks[k] * similar[k][i])
-            clicks.append(self.click(z[i], far))
-        return clicks, similar
+        for i, appeal in enumerate(appeals):
+            odds.append(appeal + sum_of(clicks[k] * effects[k][i] for k in range(i)))
+            clicks.append(sigmoid(odds[i]))
+        return appeals, odds, clicks, effects
 
-    def click(self, appeal: Tensor, far: Tensor) -> Tensor:
-        return far * sigmoid(appeal) + (1 - far) * sigmoid(appeal + self.number("effect_above"))
+    def click_model(self, items: list[Tensor], priors: list[Tensor]) -> tuple[list[Tensor], list[list[Tensor]]]:
+        """Return the appeal of each item, and the effect of each pair."""
+        n, u = len(items), PARAM_SCALE * self.weights["interaction.relevance"]
+        effects = [[self.number("constant") + self.head_effect(items, i, k) for i in range(n)] for k in range(n)]
+        appeals = [u @ x + prior + self.number("offset") for x, prior in zip(items, priors, strict=True)]
+        for number, distances in enumerate(self.distances(items)):
+            knots = knots_of([distances[i][k] for i in range(n) for k in range(i)])
+            theta, psi = (PARAM_SCALE * self.weights[f"interaction.{name}"][number] for name in ("effects", "crowding"))
+            for i in range(n):
+                others = [k for k in range(n) if k != i]
+                appeals[i] = appeals[i] + sum_of(piecewise(psi, knots, distances[i][k]) / len(others) for k in others)
+                for k in others:
+                    effects[k][i] = effects[k][i] + piecewise(theta, knots, distances[i][k])
+        return appeals, effects
+
+    def head_effect(self, items: list[Tensor], i: int, k: int) -> Tensor:
+        matrix, gamma = self.weights["interaction.heads"], PARAM_SCALE * self.weights["interaction.head_effects"]
+        width, total = matrix.shape[1] // len(gamma), torch.zeros((), dtype=torch.float64)
+        for head, strength in enumerate(gamma):
+            places = [x @ matrix[:, head * width : (head + 1) * width] for x in items]
+            squares = [((one - other) ** 2).sum() for one in places for other in places]
+            mean = sum_of(iter(squares)) / len(squares)  # an item and itself included
+            ratio = ((places[i] - places[k]) ** 2).sum() / mean.clamp(min=1e-12)
+            total = total + strength * torch.exp(-3 * ratio)
+        return total
+
+    def distances(self, items: list[Tensor]) -> list[list[list[float]]]:
+        """Return the raw, the scaled and the angular distances of all pairs; without a numeric column, none."""
+        dense = [[value.item() for value in x[: len(self.levels)]] for x in items]
+        if not self.levels:
+            return []
+        raw = [[self.raw(f, value) for f, value in enumerate(row)] for row in dense]
+        means = [sum(column) / len(column) for column in zip(*dense, strict=True)]
+        centred = [[value - mean for value, mean in zip(row, means, strict=True)] for row in dense]
+        lengths = [max(1e-12, math.hypot(*row)) for row in centred]
+        unit = [[value / length for value in row] for row, length in zip(centred, lengths, strict=True)]
+        squares = [[[math.dist(a, b) ** 2 for b in rows] for a in rows] for rows in (raw, dense, unit)]
+        return [*squares[:2], [[value / 2 for value in row] for row in squares[2]]]
+
+    def raw(self, column: int, scaled: float) -> float:
+        value = self.levels[column] + self.spreads[column] * scaled
+        return math.copysign(math.expm1(min(40.0, abs(value))), value) if self.are_logarithms[column] else value
 
     def click_log_likelihood(self, one: OneList, labels: Sequence[float]) -> Tensor:
         """Return the log-probability of the clicks of the log, each given those above it."""
         items = self.item_vectors(one)
-        similar, total = self.similarities(items), torch.zeros((), dtype=torch.float64)
-        for i, appeal in enumerate(self.appeals(items, self.priors(len(items)))):
-            far = torch.ones((), dtype=torch.float64)
-            for k in range(i):
-                far = far * (1 - similar[k][i]) if labels[k] > 0 else far
-            click = self.click(appeal, far)
+        appeals, effects = self.click_model(items, self.priors(len(items)))
+        total = torch.zeros((), dtype=torch.float64)
+        for i, appeal in enumerate(appeals):
+            click = sigmoid(appeal + sum_of(effects[k][i] for k in range(i) if labels[k] > 0))
             total = total + torch.log(click if labels[i] > 0 else 1 - click)
         return total
 
@@ -224,16 +259,6 @@ class ReferenceNetwork:
 
     def number(self, name: str) -> Tensor:
         return PARAM_SCALE * self.weights[f"interaction.numbers.{name}"]
-
-    def distances(self, items: list[Tensor]) -> list[list[Tensor]]:
-        """Return d_ik between the bent and weighted items, divided by its lower median over the pairs."""
-        bend = sigmoid(PARAM_SCALE * self.weights["interaction.bends"])
-        weights = torch.exp(PARAM_SCALE * self.weights["interaction.log_weights"])
-        places = [weights * (torch.exp(bend * x) - 1) / bend for x in items]
-        squares = [[((one - other) ** 2).sum() for other in places] for one in places]
-        of_pairs = sorted(squares[i][k] for i in range(len(items)) for k in range(i))
-        median = of_pairs[(len(of_pairs) - 1) // 2] if of_pairs else torch.ones((), dtype=torch.float64)
-        return [[value / median.clamp(min=1e-6) for value in row] for row in squares]
 
     # Decoding
 
@@ -282,6 +307,26 @@ class ReferenceNetwork:
 
 def sigmoid(x: Tensor) -> Tensor:
     return 1 / (1 + torch.exp(-x))
+
+
+def knots_of(distances: list[float]) -> list[float]:
+    """Return the quantiles of the distances, apart by at least a thousandth of the median."""
+    if not distances:
+        return [0.0] * 11
+    quantiles: list[float] = np.quantile(distances, [0, 0.03, 0.07, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1]).tolist()
+    gap = 1e-3 * max(1e-12, quantiles[7])
+    for knot in range(1, 11):
+        quantiles[knot] = max(quantiles[knot], quantiles[knot - 1] + gap)
+    return quantiles
+
+
+def piecewise(weights: Tensor, knots: list[float], distance: float) -> Tensor:
+    """Return the piecewise linear function with these weights at the knots."""
+    for low in range(10):
+        if distance <= knots[low + 1] or low == 9:
+            part = min(1.0, max(0.0, (distance - knots[low]) / (knots[low + 1] - knots[low])))
+            return (1 - part) * weights[low] + part * weights[low + 1]
+    raise AssertionError("the last knot is the largest distance")
 
 
 # Section 2: the probability of a slate
@@ -360,9 +405,9 @@ VARIANTS: dict[str, tuple[InputSizes, NetworkConfig]] = {
         ("embeddings and context", RICH, {}),
         ("position input", PLAIN, {"position_input": True}),
         ("base prior", PLAIN, {"base_prior": True}),
-        ("similarity", PLAIN, {"interaction": "similarity"}),
-        ("similarity and prior", PLAIN, {"interaction": "similarity", "base_prior": True}),
-        ("similarity, one-step", PLAIN, {"interaction": "similarity", "decoder": "one-step"}),
+        ("pairwise", PLAIN, {"interaction": "pairwise"}),
+        ("pairwise and prior", PLAIN, {"interaction": "pairwise", "base_prior": True}),
+        ("pairwise, one-step", PLAIN, {"interaction": "pairwise", "decoder": "one-step"}),
         ("an odd width", PLAIN, {"hidden": 5}),
         ("attention", PLAIN, {"encoder": "attention", "heads": 2}),
         (
@@ -380,7 +425,7 @@ VARIANTS: dict[str, tuple[InputSizes, NetworkConfig]] = {
                 "cell": "gru",
                 "position_embedding": True,
                 "base_prior": True,
-                "interaction": "similarity",
+                "interaction": "pairwise",
             },
         ),
         (
@@ -392,7 +437,7 @@ VARIANTS: dict[str, tuple[InputSizes, NetworkConfig]] = {
                 "reversed_input": True,
                 "position_input": True,
                 "base_prior": True,
-                "interaction": "similarity",
+                "interaction": "pairwise",
             },
         ),
         (

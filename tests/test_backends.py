@@ -44,7 +44,7 @@ TOLERANCE = 1e-4
 ENCODER, DECODER = "the encoder is not one LSTM layer that reads forwards", "the decoder is not one LSTM layer"
 NOT_ONE_LIST = {
     "one-step": DECODER,
-    "similarity, one-step": DECODER,
+    "pairwise, one-step": DECODER,
     "gru": ENCODER,
     "bidirectional": ENCODER,
     "stacked": ENCODER,
@@ -258,7 +258,7 @@ def test_step_probabilities_are_those_of_float64(backend: NetworkBackend, varian
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    "variant", ["paper", "similarity and prior", "embeddings and context", f"similarity and prior{MISSING}"]
+    "variant", ["paper", "pairwise and prior", "embeddings and context", f"pairwise and prior{MISSING}"]
 )
 def test_random_lists_with_duplicates_and_outliers_have_the_network_s_slates(
     backend: NetworkBackend, variant: str
@@ -289,7 +289,7 @@ def test_the_battery_notices_another_network() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("variant", ["paper", "similarity and prior", "embeddings and context"])
+@pytest.mark.parametrize("variant", ["paper", "pairwise and prior", "embeddings and context"])
 def test_missing_values_are_refused_by_name_when_asked(way: str, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trained, lists = case(variant).odd, case(variant + MISSING).odd
     model = SlateModel.create(trained, VARIANTS[variant][1], missing="refuse")
@@ -366,7 +366,7 @@ def test_a_backend_says_what_the_machine_lacks(monkeypatch: pytest.MonkeyPatch) 
     ("variant", "kernels", "chosen"),
     [
         ("paper", "native", "single-list"),
-        ("similarity and prior", "native", "single-list"),
+        ("pairwise and prior", "native", "single-list"),
         ("one-step", "native", "native"),
         ("attention", "native", "native"),
         ("paper", "native, step by step", "native"),
@@ -389,7 +389,7 @@ def test_a_backend_runs_the_kernels_that_it_says(monkeypatch: pytest.MonkeyPatch
     use_kernels("native", monkeypatch)
     for name in ("lstm_forward", "lstm_encode", "lstm_decode", "pointer_factors", "pointer_step", "cascade_forward"):
         monkeypatch.setattr(NativeKernels, name, lambda *_: pytest.fail("C was called"))
-    for variant in ("paper", "similarity and prior", "stacked"):
+    for variant in ("paper", "pairwise and prior", "stacked"):
         TorchBackend(case(variant).model).slates(case(variant).odd.batch())
     with only_kernels("torch"):
         assert kernels_for(torch.zeros(1)) is KERNELS["torch"]

@@ -91,7 +91,7 @@ def test_slates_are_drawn_and_scored_with_the_same_dropout() -> None:
 @pytest.mark.parametrize("sampled", [False, True])
 @pytest.mark.parametrize("hidden", [1, 16, 17, 70])
 def test_scores_are_those_of_double_precision_at_any_width(hidden: int, sampled: bool) -> None:
-    config = NetworkConfig(hidden=hidden, base_prior=True, interaction="similarity", dropout=0.3)
+    config = NetworkConfig(hidden=hidden, base_prior=True, interaction="pairwise", dropout=0.3)
     network = slow.random_network(PLAIN, config, seed=0, spread=2 / hidden**0.5).train()
     lengths = torch.randint(0, 25, (60,), generator=seeded(1)).tolist()
     with torch.no_grad():

@@ -173,7 +173,7 @@ def test_slates_that_differ_in_ties_pass_and_are_counted(variant: str) -> None:
 
 def saved_model(folder: Path, config: NetworkConfig | None = None) -> SlateModel:
     lists = mixed_lists(0)
-    model = SlateModel.create(lists, config or NetworkConfig(hidden=8, base_prior=True, interaction="similarity"))
+    model = SlateModel.create(lists, config or NetworkConfig(hidden=8, base_prior=True, interaction="pairwise"))
     randomise(model.network, 0)
     model.save(folder)
     return model
@@ -235,7 +235,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
 # A ranker
 
 
-@pytest.mark.parametrize("variant", ["paper", "one-step", "similarity and prior", "attention"])
+@pytest.mark.parametrize("variant", ["paper", "one-step", "pairwise and prior", "attention"])
 def test_battery(variant: str, tmp_path: Path) -> None:
     lists = mixed_lists(0)
     content = onnx_model(model_for(variant, lists))

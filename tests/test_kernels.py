@@ -29,7 +29,6 @@ from seq2slate.model.backends.kernels import (
     kernels_for,
 )
 from seq2slate.model.backends.native import NativeKernels
-from seq2slate.model.interactions import NEARLY_ONE
 from seq2slate.model.layers import LIMIT
 
 WIDTHS = (1, 2, 5, 16, 63, 64, 70, 128, 131)
@@ -393,52 +392,36 @@ def test_without_a_place_for_it_there_is_no_library(tmp_path: Path, monkeypatch:
 # The cascade of clicks
 
 
-def cascade(alone: Tensor, nearby: Tensor, similar: Tensor) -> Tensor:
-    """Return the clicks (B, N) by the equations."""
-    clicks: list[Tensor] = []
-    for i in range(alone.shape[1]):
-        far = torch.ones_like(alone[:, 0])
-        for k in range(i):
-            far = far * (1 - clicks[k] * similar[:, k, i])
-        clicks.append(far * alone[:, i] + (1 - far) * nearby[:, i])
-    return torch.stack(clicks, dim=1)
+def cascade(appeal: Tensor, effects: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the log-odds and the clicks (B, N) by the equations."""
+    logits: list[Tensor] = []
+    for i in range(appeal.shape[1]):
+        logits.append(appeal[:, i] + sum(torch.sigmoid(logits[k]) * effects[:, k, i] for k in range(i)))
+    found = torch.stack(logits, dim=1)
+    return found, torch.sigmoid(found)
 
 
 @pytest.mark.parametrize(("lists", "items"), [(1, 1), (1, 2), (3, 7), (2, 33), (0, 4)])
 def test_the_cascade_and_its_gradient_equal_the_equations(kernels: Kernels, lists: int, items: int) -> None:
-    shapes = [(lists, items), (lists, items), (lists, items, items)]
-    alone, nearby, similar = (torch.sigmoid(2 * normal(*shape, seed=seed)) for seed, shape in enumerate(shapes))
-    weights = normal(lists, items, seed=3)
-    doubles = [array.double().requires_grad_(True) for array in (alone, nearby, similar)]
+    appeal, effects = normal(lists, items, seed=0), normal(lists, items, items, seed=1)
+    weights = normal(2, lists, items, seed=3)
+    doubles = [array.double().requires_grad_(True) for array in (appeal, effects)]
     expected = cascade(*doubles)
-    (expected * weights).sum().backward()  # type: ignore[no-untyped-call]
-    far, clicks = torch.ones(lists, items), torch.empty(lists, items)
-    found = Cascade(alone, nearby, similar, far, clicks, NEARLY_ONE)
+    (torch.stack(expected) * weights).sum().backward()  # type: ignore[no-untyped-call]
+    found = Cascade(effects, appeal.clone(), torch.empty(lists, items))
     kernels.cascade_forward(found)
-    close(clicks, expected.detach())
-    dclicks, dsimilar = weights.clone(), torch.zeros(lists, items, items)
-    kernels.cascade_backward(found, dclicks, dsimilar)
-    for gradient, double in zip((dclicks * far, dclicks * (1 - far), dsimilar), doubles, strict=True):
+    close(found.logits, expected[0].detach())
+    close(found.clicks, expected[1].detach())
+    dlogits, dclicks, deffects = weights[0].clone(), weights[1].clone(), torch.zeros(lists, items, items)
+    kernels.cascade_backward(found, dlogits, dclicks, deffects)
+    for gradient, double in zip((dlogits, deffects), doubles, strict=True):
         close(gradient, torch.zeros_like(double) if double.grad is None else double.grad)
 
 
-def test_a_certain_click_on_a_twin_leaves_all_numbers_finite(kernels: Kernels) -> None:
-    alone, nearby, similar = torch.ones(1, 3), torch.zeros(1, 3), torch.ones(1, 3, 3)
-    far, clicks = torch.ones(1, 3), torch.empty(1, 3)
-    found = Cascade(alone, nearby, similar, far, clicks, NEARLY_ONE)
+def test_large_effects_leave_all_numbers_of_a_cascade_finite(kernels: Kernels) -> None:
+    found = Cascade(torch.full((1, 3, 3), -1e4), torch.full((1, 3), 1e3), torch.empty(1, 3))
     kernels.cascade_forward(found)
-    torch.testing.assert_close(clicks, torch.tensor([[1.0, 0.0, 0.0]]), atol=2e-6, rtol=0)
-    dclicks, dsimilar = torch.ones(1, 3), torch.zeros(1, 3, 3)
-    kernels.cascade_backward(found, dclicks, dsimilar)
-    assert dclicks.isfinite().all()
-    assert dsimilar.isfinite().all()
-
-
-@pytest.mark.parametrize("most", [0.25, 0.5])
-def test_the_caller_says_how_probable_a_similar_click_can_be(kernels: Kernels, most: float) -> None:
-    alone, nearby, similar = torch.full((1, 3), 0.9), torch.zeros(1, 3), torch.ones(1, 3, 3)
-    found = Cascade(alone, nearby, similar, torch.ones(1, 3), torch.empty(1, 3), most)
-    kernels.cascade_forward(found)
-    second = 0.9 * (1 - most)
-    third = 0.9 * (1 - most) * (1 - min(second, most))
-    torch.testing.assert_close(found.clicks, torch.tensor([[0.9, second, third]]))
+    torch.testing.assert_close(found.clicks, torch.tensor([[1.0, 0.0, 0.0]]), atol=1e-6, rtol=0)
+    gradients = torch.ones(1, 3), torch.ones(1, 3), torch.zeros(1, 3, 3)
+    kernels.cascade_backward(found, *gradients)
+    assert all(gradient.isfinite().all() for gradient in gradients)

@@ -60,7 +60,7 @@ def test_slates_and_log_probabilities_are_the_model_s(variant: str, k: int | Non
         assert logs.dtype == np.float32
 
 
-@pytest.mark.parametrize("variant", ["paper", "similarity and prior"])
+@pytest.mark.parametrize("variant", ["paper", "pairwise and prior"])
 def test_many_random_lists_with_duplicates_and_outliers_get_the_model_s_slates(variant: str) -> None:
     model = model_for(variant, lists_for(variant))
     backend, judge, n_differ = choose_backend(model), Judge(model), 0
@@ -126,7 +126,7 @@ def test_raw_columns_are_scaled_as_in_training(scaling: Scaling, interaction: st
         np.testing.assert_allclose(logs, model.log_prob(one, slate[None])[0], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("variant", ["paper", "similarity and prior", "gru", "one-step"])
+@pytest.mark.parametrize("variant", ["paper", "pairwise and prior", "gru", "one-step"])
 @pytest.mark.parametrize("temperature", [1.0, 0.3, 4.0])
 def test_a_drawn_slate_is_the_model_s_with_the_propensities_of_the_draw(variant: str, temperature: float) -> None:
     lists = lists_for(variant)
@@ -159,8 +159,8 @@ def test_draws_are_as_frequent_as_their_propensities_say() -> None:
 
 @pytest.mark.parametrize(
     ("variant", "kernels"),
-    [(variant, "native") for variant in ("paper", "similarity and prior", "one-step", "attention")]
-    + [("similarity and prior", name) for name in KERNELS if name != "native"],
+    [(variant, "native") for variant in ("paper", "pairwise and prior", "one-step", "attention")]
+    + [("pairwise and prior", name) for name in KERNELS if name != "native"],
 )
 def test_battery(variant: str, kernels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_kernels(kernels, monkeypatch)
@@ -196,7 +196,7 @@ def test_the_usual_path_is_not_taken_where_c_will_do(variant: str, monkeypatch: 
     request(backend, lists[3])
 
 
-@pytest.mark.parametrize("variant", ["similarity and prior", "attention"])
+@pytest.mark.parametrize("variant", ["pairwise and prior", "attention"])
 def test_threads_do_not_disturb_each_other(variant: str) -> None:
     lists = lists_for(variant, lengths=(40, 3, 25, 1, 60) * 8)
     backend = choose_backend(model_for(variant, lists))
@@ -222,8 +222,8 @@ def test_a_model_that_learns_on_changes_nothing(variant: str) -> None:
 
 
 def test_the_request_may_lie_in_memory_as_it_likes_and_is_left_as_it_was() -> None:
-    lists = lists_for("similarity and prior")
-    backend, features = choose_backend(model_for("similarity and prior", lists)), lists[8].features.copy()
+    lists = lists_for("pairwise and prior")
+    backend, features = choose_backend(model_for("pairwise and prior", lists)), lists[8].features.copy()
     before = features.copy()
     first = backend.slate(features)
     assert (features == before).all()
@@ -269,7 +269,7 @@ def test_weights_that_are_no_numbers_are_an_error_and_not_a_slate(draw: bool) ->
 @pytest.mark.parametrize("value", [300.0, 1e20, 3e38])
 def test_features_that_are_too_large_to_compare_are_an_error_and_not_a_slate(value: float) -> None:
     lists = ItemLists(np.random.default_rng(0).normal(size=(12, 4)), [0, 12])
-    network = SlateModel.create(lists, NetworkConfig(hidden=8, interaction="similarity")).network
+    network = SlateModel.create(lists, NetworkConfig(hidden=8, interaction="pairwise")).network
     features = lists.features.copy()
     features[5, 2] = value
     with pytest.raises(ArithmeticError, match="NaN or infinite"):
@@ -280,7 +280,7 @@ def test_features_that_are_too_large_to_compare_are_an_error_and_not_a_slate(val
     ("weights", "value"), [("v", 3e38), ("interaction.bends", -3.0), ("interaction.log_weights", 3.0)]
 )
 def test_weights_that_are_too_large_are_not_served(weights: str, value: float, tmp_path: Path) -> None:
-    model = model_for("similarity and prior", lists_for("similarity and prior"))
+    model = model_for("pairwise and prior", lists_for("pairwise and prior"))
     with torch.no_grad():
         model.network.get_parameter(weights).fill_(value)
     model.save(tmp_path / "model")

@@ -5,37 +5,47 @@ said directly, with few weights, so that few lists are enough to learn it. An in
 bias b_i that it starts with, and a_ki, which an item k adds to it once k is placed.
 
 - `NoInteraction` leaves the base prior as the bias, and adds nothing.
-- `SimilarityInteraction`: similar items repel or attract each other.
+- `PairwiseInteraction`: a conditional click model, in which a click on one item changes the odds of the others.
 
 To add one, write a subclass of `Interaction` and give it a name in `INTERACTIONS`.
 
-**Item similarity.** For items i and k of one list, with base positions as their order:
+**The conditional click model.** A user scans the base order from the top. For items i and k of one list:
 
-    distance     d_ik = Σ_f w_f² (g_f(x_if) - g_f(x_kf))², divided by its median over the pairs of the list
-    similarity   s_ik = σ(sharpness · (threshold - d_ik))
-    appeal       z_i = u · x_i + prior_i + offset
-    nearby       n_i = 1 - Π (1 - c_k s_ik) over the items k above i: the probability of a click on a similar one
-    click        c_i = (1 - n_i) σ(z_i) + n_i σ(z_i + α)
-    bias         b_i = log c_i
-    interaction  a_ki = log(1 - p + p e^β), where p = c_k s_ik
+    coordinate   t_dik in [0, 10]: where distance d of the pair lies between quantiles, the KNOTS, of all pairs
+    effect       φ_ik = constant + Σ_d θ_d(t_dik) + Σ_h γ_h exp(-3 |E_h x_i - E_h x_k|² / m_h)
+    crowding     q_i = Σ_d mean over k ≠ i of ψ_d(t_dik)
+    appeal       z_i = u · x_i + prior_i + offset + q_i
+    log-odds     l_i = z_i + Σ_{k above i} c_k φ_ik
+    click        c_i = σ(l_i), the expected click on i
+    bias         b_i = z_i + s (l_i - z_i)
+    interaction  a_ki = ρ c_k φ_ik, times 1 - s if k is above i in base order
 
-The user scans the base order from the top, and a click nearby moves the odds of the next by e^α. α and β start at 0, so
-whether items repel or attract is learned. n_i takes the clicks above for independent, which they are not quite.
+The share s of the effects of what stands above in base order is there from the start, since the logged clicks know
+them; the rest comes when an item is placed, since the slate that is shown knows nothing else.
 
-The median makes "similar" relative to the list. g_f(x) = (e^{c x} - 1) / c, with c_f between 0 and 1, undoes as far as
-it helps the logarithm of the columns' normalisation, which bends distances. A missing value is at the mean of its
-column, and its indicator is a column like any other, with a weight of its own. There is no dropout here: a column that
-comes and goes would blur every distance.
+θ_d and ψ_d are piecewise linear, with a weight at each knot; θ, ψ, γ and the constant start at 0, so whether close
+items repel or attract each other, and what close means, is learned. There are three squared distances d:
+
+- *raw*: of the numeric columns as they came, Σ_f (X_if - X_kf)². X is recovered from the scaled columns.
+- *scaled*: of the scaled columns, with their indicators.
+- *angle*: 1 - the cosine of the scaled columns, centred in the list.
+
+The learned heads E_h see all of x_i, with embeddings of categories and columns of the list. m_h is the mean of
+|E_h x_i - E_h x_k|² over the list. Coordinates are relative to the list, and they are data: no gradient passes them. A
+list whose distances are (nearly) equal has knots that are apart by at least `LEAST_GAP` of the median, so that rounding
+decides nothing.
+
+Training maximises the likelihood of the logged clicks, each given those above it: log-odds z_i + Σ φ_ik over the
+clicked items k above i. There is no dropout here: a column that comes and goes would blur every distance.
 
 These formulas are written again in C (`backends/native_list.c`, weights in `single_list.py`) and in ONNX
 (`backends/onnx_export.py`): change all of them together; tests/test_backends.py compares them.
 
-B lists, N items, I input columns.
+B lists, N items, I input columns, F numeric columns.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -43,19 +53,25 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from seq2slate.data.features import NumberColumns
 from seq2slate.model.backends.kernels import Cascade, kernels_for
 
 PARAM_SCALE = 30.0
-"""Parameters of the prior and of item similarity are stored divided by this: Adam moves all parameters by about the
-same step, and these have farther to go."""
-STRONGEST = 12.0
-"""β is at least minus this: float32 knows no probability closer to 0."""
-LEAST = 1e-6
-"""No probability is nearer to 0 or 1 than this where its logarithm is taken, and no median distance is smaller."""
-NEARLY_ONE = 1 - 1e-6
-"""The largest c_k s_ik, so that no factor of n_i is 0."""
-_START = {"offset": -0.5, "threshold": 1.0, "sharpness": 5.0, "effect_above": 0.0, "effect_placed": 0.0}
-_BEND = 0.3
+"""Parameters of the prior and of interactions are stored divided by this: Adam moves all parameters by about the same
+step, and these have farther to go."""
+KNOTS = (0.0, 0.03, 0.07, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
+"""The quantiles of the distances of a list at which effects have a weight of their own."""
+MEDIAN = KNOTS.index(0.5)
+LEAST_GAP = 1e-3
+"""Knots are apart by at least this part of the median distance."""
+LEAST = 1e-12
+"""No median, mean or length that something is divided by is smaller."""
+N_DISTANCES = 3
+HEADS, HEAD_WIDTH, HEAD_SHARPNESS = 6, 4, 3.0
+"""The learned heads, the dimensions of each, and how fast its effect falls with the distance."""
+LARGEST_LOG = 40.0
+"""Logarithms of raw values are clamped to ± this, so that squares of raw values are finite."""
+_START = {"offset": -1.0, "constant": 0.0, "scanned": 0.5, "placed": 1.0}
 
 
 @dataclass(frozen=True)
@@ -63,26 +79,20 @@ class ClickLikelihood:
     """A model of the clicks of a user who scans the base order from the top."""
 
     appeal: Tensor
-    """(B, N) z_i, the log-odds of a click on each item if there were no other."""
-    similar: Tensor
-    """(B, N, N) s_ik, between 0 and 1; 0 for an item and itself, and for padding."""
-    effect: Tensor
-    """() α, what a click nearby adds to the log-odds."""
+    """(B, N) z_i, the log-odds of a click on each item if none above were clicked."""
+    effects: Tensor
+    """(B, N, N) φ_ik, what a click on one adds to the log-odds of the other; 0 for an item and itself, and padding."""
 
-    def expected_clicks(self) -> Tensor:
-        """Return (B, N) c_i, the probability of each click, over all that may happen above."""
-        alone, nearby = torch.sigmoid(self.appeal), torch.sigmoid(self.appeal + self.effect)
-        clicks: Tensor = _ExpectedClicks.apply(alone, nearby, self.similar)  # type: ignore[no-untyped-call]
-        return clicks
+    def expected_clicks(self) -> tuple[Tensor, Tensor]:
+        """Return (B, N) l_i and c_i, over all that may happen above, clicks above taken at their expectation."""
+        logits, clicks = _ExpectedClicks.apply(self.appeal, self.effects)  # type: ignore[no-untyped-call]
+        return logits, clicks
 
     def log_likelihood(self, labels: Tensor, mask: Tensor) -> Tensor:
         """Return (B,) the log-probability of the logged clicks (B, N), each given the clicks above it."""
-        clicked = labels > 0
-        apart = torch.log1p(-self.similar.triu(1).clamp(max=1 - LEAST))
-        far = (apart * clicked[:, :, None]).sum(1).exp()
-        alone, nearby = torch.sigmoid(self.appeal), torch.sigmoid(self.appeal + self.effect)
-        click = (nearby + far * (alone - nearby)).clamp(LEAST, 1 - LEAST)
-        return (torch.where(clicked, click, 1 - click).log() * mask).sum(1)
+        clicked = (labels > 0).to(self.appeal.dtype)
+        logits = self.appeal + (clicked[:, None] @ self.effects.triu(1)).squeeze(1)
+        return -(nn.functional.softplus(torch.where(labels > 0, -logits, logits)) * mask).sum(1)
 
 
 @dataclass(frozen=True)
@@ -98,16 +108,24 @@ class ScoreTerms:
 
 
 class Interaction(nn.Module):
-    """The terms of the score that compare the items of a list."""
+    """The terms of the score that compare the items of a list.
+
+    Args:
+        n_inputs: I, the columns of an item.
+        n_dense: How many of them, the first ones, are scaled numeric columns and their indicators.
+    """
 
     pointer_starts_at_zero: ClassVar[bool] = False
     """Whether v starts at 0, so that a fresh network begins with the terms of the interaction alone."""
 
-    def __init__(self, n_inputs: int) -> None:
+    def __init__(self, n_inputs: int, n_dense: int) -> None:
         super().__init__()
 
-    def reset_parameters(self) -> None:
+    def reset_parameters(self, generator: torch.Generator) -> None:
         """Set the weights with which training starts."""
+
+    def set_scale(self, columns: NumberColumns) -> None:
+        """Take from the fitted transform what the interaction needs of it."""
 
     def forward(self, items: Tensor, mask: Tensor, prior: Tensor | None) -> ScoreTerms:
         """Return the terms for items (N, B, I) with mask (B, N) and, if there is one, the base prior (B, N)."""
@@ -121,95 +139,162 @@ class NoInteraction(Interaction):
         return ScoreTerms(prior, None)
 
 
-class SimilarityInteraction(Interaction):
-    """Similar items change each other's odds of a click; the formulas are those of the module."""
+class PairwiseInteraction(Interaction):
+    """A click changes the odds of the other items by how far they are; the formulas are those of the module."""
 
     pointer_starts_at_zero = True
 
-    def __init__(self, n_inputs: int) -> None:
-        super().__init__(n_inputs)
+    def __init__(self, n_inputs: int, n_dense: int) -> None:
+        super().__init__(n_inputs, n_dense)
+        self.n_dense = n_dense
         self.relevance = nn.Parameter(torch.empty(n_inputs))
-        self.log_weights = nn.Parameter(torch.empty(n_inputs))
-        self.bends = nn.Parameter(torch.empty(n_inputs))
+        self.effects = nn.Parameter(torch.empty(N_DISTANCES, len(KNOTS)))
+        self.crowding = nn.Parameter(torch.empty(N_DISTANCES, len(KNOTS)))
+        self.heads = nn.Parameter(torch.empty(n_inputs, HEADS * HEAD_WIDTH))
+        self.head_effects = nn.Parameter(torch.empty(HEADS))
         self.numbers = nn.ParameterDict({name: nn.Parameter(torch.empty(())) for name in _START})
+        # Raw values are level + spread · scaled, or the signed exponential of that for columns that are logarithms.
+        self.register_buffer("levels", torch.zeros(n_dense))
+        self.register_buffer("spreads", torch.ones(n_dense))
+        self.register_buffer("are_logarithms", torch.zeros(n_dense, dtype=torch.bool))
 
     @torch.no_grad()
-    def reset_parameters(self) -> None:
-        """All columns count alike in distances, and none in appeals."""
-        self.relevance.zero_()
-        self.log_weights.zero_()
-        self.bends.fill_(math.log(_BEND / (1 - _BEND)) / PARAM_SCALE)
+    def reset_parameters(self, generator: torch.Generator) -> None:
+        """Pairs have no effect, columns no relevance, and the heads look in random directions."""
+        for parameter in (self.relevance, self.effects, self.crowding, self.head_effects):
+            parameter.zero_()
+        self.heads.normal_(generator=generator).div_(max(1, len(self.heads)) ** 0.5)
         for name, value in _START.items():
             self.numbers[name].fill_(value / PARAM_SCALE)
 
+    @torch.no_grad()
+    def set_scale(self, columns: NumberColumns) -> None:
+        """Take the scale of the numeric columns, which gives their raw values back; indicators count for nothing."""
+        n_columns, known = len(columns.names), columns.inverse_std > 0
+        self.spreads.zero_()
+        self.levels.zero_()
+        self.spreads[:n_columns][torch.from_numpy(known)] = torch.from_numpy(1 / columns.inverse_std[known])
+        if columns.scaling != "none":
+            self.levels[:n_columns] = torch.from_numpy(columns.mean)
+        self.are_logarithms.fill_(columns.scaling == "signed-log")
+
     def forward(self, items: Tensor, mask: Tensor, prior: Tensor | None) -> ScoreTerms:  # noqa: D102
         clicks = self.click_likelihood(items, mask, prior)
-        expected = clicks.expected_clicks()
-        share = expected[:, :, None] * clicks.similar
-        added = torch.log1p(torch.expm1(self._number("effect_placed").clamp(min=-STRONGEST)) * share)
-        return ScoreTerms(expected.clamp(min=LEAST).log().where(mask, 0.0), added, clicks)
+        logits, expected = clicks.expected_clicks()
+        scanned = self._number("scanned")
+        bias = torch.lerp(clicks.appeal, logits, scanned)
+        by_placed = (self._number("placed") * expected)[:, :, None] * clicks.effects
+        return ScoreTerms(bias.where(mask, 0.0), by_placed - scanned * by_placed.triu(1), clicks)
 
     def click_likelihood(self, items: Tensor, mask: Tensor, prior: Tensor | None) -> ClickLikelihood:
-        """Return appeals and similarities of items (N, B, I)."""
+        """Return appeals and effects of items (N, B, I)."""
         x = items.transpose(0, 1).where(mask[:, :, None], 0.0)
         appeal = x @ (self.relevance * PARAM_SCALE) + self._number("offset")
         if prior is not None:
             appeal = appeal + prior
         different = ~torch.eye(mask.shape[1], dtype=torch.bool, device=mask.device)
         pairs = mask[:, :, None] & mask[:, None] & different
-        closeness = self._number("threshold") - self._distances(x, pairs)
-        similar = torch.sigmoid(self._number("sharpness") * closeness) * pairs
-        return ClickLikelihood(appeal, similar, self._number("effect_above"))
+        effects = self._number("constant") + self._head_effects(x, mask)
+        if self.n_dense and mask.shape[1] > 1:
+            coordinates = self.coordinates(x[:, :, : self.n_dense].detach(), mask, pairs)
+            effects = effects + _interpolated(coordinates, self.effects * PARAM_SCALE)
+            crowds = _interpolated(coordinates, self.crowding * PARAM_SCALE) * pairs
+            appeal = appeal + crowds.sum(2) / pairs.sum(2).clamp(min=1)
+        return ClickLikelihood(appeal, effects * pairs)
+
+    @torch.no_grad()
+    def coordinates(self, dense: Tensor, mask: Tensor, pairs: Tensor) -> Tensor:
+        """Return (3, B, N, N) where the distances of dense columns (B, N, F) lie between the knots of their list."""
+        return torch.stack([_between_knots(d, mask, pairs) for d in self._distances(dense, mask)])
+
+    def _distances(self, dense: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        raw = self.levels + self.spreads * dense
+        exponential = raw.sign() * raw.abs().clamp(max=LARGEST_LOG).expm1()
+        raw = torch.where(self.are_logarithms, exponential, raw)
+        mean = (dense * mask[:, :, None]).sum(1, keepdim=True) / mask.sum(1).clamp(min=1)[:, None, None]
+        centred = (dense - mean) * mask[:, :, None]
+        unit = centred / centred.norm(dim=2, keepdim=True).clamp(min=LEAST)
+        return _squared_distances(raw), _squared_distances(dense), _squared_distances(unit) / 2
+
+    def _head_effects(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Return (B, N, N) Σ_h γ_h exp(-3 |E_h x_i - E_h x_k|² / m_h)."""
+        places = (x @ self.heads).unflatten(2, (HEADS, HEAD_WIDTH)).transpose(1, 2)  # (B, H, N, width)
+        real = mask[:, None, :, None].to(x.dtype)
+        count = real.sum(2, keepdim=True).clamp(min=1)
+        places = (places - (places * real).sum(2, keepdim=True) / count) * real
+        variance = (places**2).sum((2, 3), keepdim=True) / count
+        places = places / (2 * variance).clamp(min=LEAST).sqrt()
+        squares = (places**2).sum(3)
+        distances = squares[..., :, None] + squares[..., None, :] - 2 * places @ places.transpose(2, 3)
+        strengths = (self.head_effects * PARAM_SCALE)[:, None, None]
+        return (strengths * torch.exp(-HEAD_SHARPNESS * distances.clamp(min=0))).sum(1)
 
     def _number(self, name: str) -> Tensor:
         value: Tensor = self.numbers[name] * PARAM_SCALE
         return value
 
-    def _distances(self, x: Tensor, pairs: Tensor) -> Tensor:
-        """Return the squared distances (B, N, N), with a median of 1 over the pairs of each list."""
-        bend = torch.sigmoid(self.bends * PARAM_SCALE)
-        places = torch.expm1(bend * x) / bend * torch.exp(self.log_weights * PARAM_SCALE)
-        places = places - places[:, :1]  # what all items share would cost the differences their digits
-        squares = (places**2).sum(2)
-        distances = squares[:, :, None] + squares[:, None] - 2 * places @ places.transpose(1, 2)
-        distances = distances.clamp(min=0)
-        median = _medians(distances, pairs)
-        return distances / median.clamp(min=LEAST)[:, None, None]
 
-
-def _medians(distances: Tensor, pairs: Tensor) -> Tensor:
-    """Return (B,) the lower median of the distances (B, N, N) of the pairs of each list; 1 where there is no pair."""
-    with torch.no_grad():
-        values = distances.masked_fill(~pairs, torch.inf).flatten(1)
-        counts = pairs.sum((1, 2)).tolist()  # every pair twice, so the lower median of all is that of either half
-        chosen = [
-            row.kthvalue(count // 2).indices if count else None for row, count in zip(values, counts, strict=True)
-        ]
-    rows = zip(distances.flatten(1), chosen, strict=True)
-    medians = [distances.new_ones(()) if place is None else row[place] for row, place in rows]
-    return torch.stack(medians) if medians else distances.new_ones(0)
-
-
-INTERACTIONS: dict[str, type[Interaction]] = {"none": NoInteraction, "similarity": SimilarityInteraction}
+INTERACTIONS: dict[str, type[Interaction]] = {"none": NoInteraction, "pairwise": PairwiseInteraction}
 """The interactions by name."""
 
 
+def _squared_distances(places: Tensor) -> Tensor:
+    """Return (B, N, N) from places (B, N, F): by differences, so that equal rows have a distance of exactly 0."""
+    return torch.cdist(places, places, compute_mode="donot_use_mm_for_euclid_dist") ** 2
+
+
+def _between_knots(distances: Tensor, mask: Tensor, pairs: Tensor) -> Tensor:
+    """Return (B, N, N) the place of each distance between the knots of its list: 0 at the first, 10 at the last."""
+    knots = _knots(distances, mask, pairs)
+    flat = distances.flatten(1)
+    segment = torch.searchsorted(knots, flat, right=True).sub_(1).clamp_(0, len(KNOTS) - 2)
+    low, high = knots.gather(1, segment), knots.gather(1, segment + 1)
+    inside = ((flat - low) / (high - low)).clamp(0, 1)
+    return (segment + inside).view_as(distances)
+
+
+def _knots(distances: Tensor, mask: Tensor, pairs: Tensor) -> Tensor:
+    """Return (B, 11) the quantiles of the distances of the pairs of each list, moved apart where they are equal."""
+    n_items = mask.sum(1)
+    counts = (n_items * (n_items - 1) // 2).clamp(min=1)
+    ordered = distances.masked_fill(~pairs.triu(1), torch.inf).flatten(1).sort(dim=1).values
+    wanted = torch.tensor(KNOTS, dtype=distances.dtype, device=mask.device) * (counts - 1)[:, None]
+    below = wanted.floor().long()
+    low, high = ordered.gather(1, below), ordered.gather(1, (below + 1).clamp(max=ordered.shape[1] - 1))
+    quantiles = torch.where(below + 1 < counts[:, None], low + (wanted - below) * (high - low), low)
+    quantiles = quantiles.where((n_items > 1)[:, None], 0.0)
+    gap = LEAST_GAP * quantiles[:, MEDIAN].clamp(min=LEAST)
+    for knot in range(1, len(KNOTS)):
+        quantiles[:, knot] = torch.maximum(quantiles[:, knot], quantiles[:, knot - 1] + gap)
+    return quantiles
+
+
+def _interpolated(coordinates: Tensor, weights: Tensor) -> Tensor:
+    """Return (B, N, N) the sum over distances of the piecewise linear functions with weights (3, 11) at the knots."""
+    segment = coordinates.long().clamp(max=len(KNOTS) - 2)
+    inside = coordinates - segment
+    total = torch.zeros_like(coordinates[0])
+    for place, part, own in zip(segment, inside, weights, strict=True):
+        total = total + torch.lerp(own[place], own[place + 1], part)
+    return total
+
+
 class _ExpectedClicks(torch.autograd.Function):
-    """The click probabilities of `ClickLikelihood`, item by item from the top."""
+    """The log-odds and click probabilities of `ClickLikelihood`, item by item from the top."""
 
     @staticmethod
-    def forward(ctx: Any, alone: Tensor, nearby: Tensor, similar: Tensor) -> Tensor:
-        alone, nearby, similar = (tensor.contiguous() for tensor in (alone, nearby, similar))
-        far, clicks = torch.ones_like(alone), torch.empty_like(alone)
-        kernels_for(alone).cascade_forward(Cascade(alone, nearby, similar, far, clicks, NEARLY_ONE))
-        ctx.save_for_backward(alone, nearby, similar, far, clicks)
-        return clicks
+    def forward(ctx: Any, appeal: Tensor, effects: Tensor) -> tuple[Tensor, Tensor]:
+        logits, effects = appeal.clone(memory_format=torch.contiguous_format), effects.contiguous()
+        clicks = torch.empty_like(logits)
+        kernels_for(logits).cascade_forward(Cascade(effects, logits, clicks))
+        ctx.save_for_backward(effects, logits, clicks)
+        return logits, clicks
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dclicks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        alone, nearby, similar, far, clicks = ctx.saved_tensors
-        cascade = Cascade(alone, nearby, similar, far, clicks, NEARLY_ONE)
-        dclicks, dsimilar = dclicks.clone(memory_format=torch.contiguous_format), torch.zeros_like(cascade.similar)
-        kernels_for(dclicks).cascade_backward(cascade, dclicks, dsimilar)
-        return dclicks * cascade.far, dclicks * (1 - cascade.far), dsimilar
+    def backward(ctx: Any, dlogits: Tensor, dclicks: Tensor) -> tuple[Tensor, Tensor]:
+        cascade = Cascade(*ctx.saved_tensors)
+        dlogits, dclicks = (one.clone(memory_format=torch.contiguous_format) for one in (dlogits, dclicks))
+        deffects = torch.zeros_like(cascade.effects)
+        kernels_for(dlogits).cascade_backward(cascade, dlogits, dclicks, deffects)
+        return dlogits, deffects

@@ -165,7 +165,7 @@ class SlateNetwork(nn.Module):
         self.w_dec = nn.Parameter(torch.empty(config.hidden, config.hidden))
         self.v = nn.Parameter(torch.empty(config.hidden))
         self.prior = nn.Parameter(torch.empty(PRIOR_POSITIONS)) if config.base_prior else None
-        self.interaction = INTERACTIONS[config.interaction](n_inputs)
+        self.interaction = INTERACTIONS[config.interaction](n_inputs, sizes.dense)
 
     def reset_parameters(self, generator: torch.Generator) -> None:
         """Draw all weights uniformly from ±initial_range; the base prior starts at the base order.
@@ -179,7 +179,7 @@ class SlateNetwork(nn.Module):
             self.encoder.reset_parameters(generator, initial_range)
             if self.prior is not None:
                 self.prior.copy_(-torch.log1p(torch.arange(PRIOR_POSITIONS)) / PARAM_SCALE)
-            self.interaction.reset_parameters()
+            self.interaction.reset_parameters(generator)
             if self.interaction.pointer_starts_at_zero:
                 self.v.zero_()
 

@@ -61,6 +61,7 @@ class SlateModel:
         transform = FeatureTransform.fit(lists, categorical=categorical, context=context, missing=missing)
         network = SlateNetwork(InputSizes.of(transform), config or NetworkConfig())
         network.reset_parameters(torch.Generator().manual_seed(seed))
+        network.interaction.set_scale(transform.dense)
         return cls(transform, network)
 
     def to(self, device: str | torch.device) -> SlateModel:

@@ -130,7 +130,7 @@ RECIPES: Mapping[str, Recipe] = {
     "REINFORCE": NetworkRecipe("default", {"policy": "reinforce"}, longer=True),
     "one-step decoder": NetworkRecipe("default", {"decoder": "one-step"}),
     "shuffled data": NetworkRecipe("default", {"base_prior": False}, shuffled=True),
-    "without similarity": NetworkRecipe("default", {"interaction": "none", "click_likelihood_weight": 0.0}),
+    "without interaction": NetworkRecipe("default", {"interaction": "none", "click_likelihood_weight": 0.0}),
     "DLCM": NetworkRecipe("dlcm"),
     "PRM": NetworkRecipe("prm"),
     "SetRank": NetworkRecipe("setrank"),
@@ -160,7 +160,7 @@ _CEILINGS = ("ceiling on logged labels", "ceiling when re-shown")
 _RANKERS = ("seq2slate", *_OF_THE_PAPER, *_BEYOND, *_CEILINGS)
 _VARIANTS = (
     "seq2slate", "greedy policy", "smooth-hinge", "REINFORCE", "one-step decoder", "shuffled data",
-    "without similarity", "base order", *_CEILINGS,
+    "without interaction", "base order", *_CEILINGS,
 )  # fmt: skip
 _THREE = ("MAP", "NDCG@5", "NDCG@10")
 _SHOWN = ("re-shown clicks@5", "re-shown clicks@10")

@@ -52,7 +52,7 @@ class Objective:
         if self.config.click_likelihood_weight:
             clicks = encoded.terms.clicks
             if clicks is None:
-                raise UsageError('click_likelihood_weight needs a network with interaction="similarity"')
+                raise UsageError('click_likelihood_weight needs a network with interaction="pairwise"')
             likelihood = clicks.log_likelihood(labels, encoded.mask).mean()
             surrogate = surrogate - self.config.click_likelihood_weight * likelihood
         return surrogate, watched

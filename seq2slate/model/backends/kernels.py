@@ -122,20 +122,14 @@ class PointerGradients:
 
 @dataclass(frozen=True)
 class Cascade:
-    """The clicks of users who scan their lists from the top."""
+    """The expected clicks of users who scan their lists from the top."""
 
-    alone: Tensor
-    """(B, N) the probability of a click if no click above was similar."""
-    nearby: Tensor
-    """(B, N) the same if one was."""
-    similar: Tensor
-    """(B, N, N) how similar each pair is."""
-    far: Tensor
-    """(B, N) the probability that no click above was similar; 1 at first, and written."""
+    effects: Tensor
+    """(B, N, N) what a click on one item adds to the log-odds of another; read for items below it only."""
+    logits: Tensor
+    """(B, N) the log-odds of a click without clicks above; overwritten with those given the expected clicks above."""
     clicks: Tensor
     """(B, N) the probability of each click; written."""
-    most: float
-    """The largest probability of a similar click."""
 
 
 class Kernels(Protocol):
@@ -169,10 +163,10 @@ class Kernels(Protocol):
         """Its gradient, from that of the scores (B, K, N)."""
 
     def cascade_forward(self, cascade: Cascade) -> None:
-        """Fill `clicks` and `far` from the top."""
+        """Fill `clicks` from the top: each adds its effects to the `logits` below it."""
 
-    def cascade_backward(self, cascade: Cascade, dclicks: Tensor, dsimilar: Tensor) -> None:
-        """Its gradient: dclicks (B, N) is overwritten with the whole of it; dsimilar (B, N, N) is 0 at first."""
+    def cascade_backward(self, cascade: Cascade, dlogits: Tensor, dclicks: Tensor, deffects: Tensor) -> None:
+        """Its gradient: dlogits and dclicks (B, N) are overwritten with the whole; deffects (B, N, N) is 0 at first."""
 
 
 class TorchKernels:
@@ -242,19 +236,18 @@ class TorchKernels:
             gradients.v[lists] += ((1 - 2 * r) * dscore).sum(1)
 
     def cascade_forward(self, cascade: Cascade) -> None:  # noqa: D102
-        alone, nearby, far = cascade.alone, cascade.nearby, cascade.far
-        for item in range(alone.shape[1]):
-            cascade.clicks[:, item] = nearby[:, item] + far[:, item] * (alone[:, item] - nearby[:, item])
-            far[:, item + 1 :] *= _apart(cascade, item)
+        effects, logits, clicks = cascade.effects, cascade.logits, cascade.clicks
+        for item in range(logits.shape[1]):
+            clicks[:, item] = logits[:, item].sigmoid()
+            logits[:, item + 1 :] += clicks[:, item, None] * effects[:, item, item + 1 :]
 
-    def cascade_backward(self, cascade: Cascade, dclicks: Tensor, dsimilar: Tensor) -> None:  # noqa: D102
-        gaps = cascade.alone - cascade.nearby
-        for item in reversed(range(gaps.shape[1])):
+    def cascade_backward(self, cascade: Cascade, dlogits: Tensor, dclicks: Tensor, deffects: Tensor) -> None:  # noqa: D102
+        effects, clicks = cascade.effects, cascade.clicks
+        for item in reversed(range(clicks.shape[1])):
             below = slice(item + 1, None)
-            dfar = dclicks[:, below] * gaps[:, below]
-            dproduct = -dfar * cascade.far[:, below] / _apart(cascade, item)
-            dsimilar[:, item, below] = dproduct * cascade.clicks[:, item, None]
-            dclicks[:, item] += (dproduct * cascade.similar[:, item, below]).sum(1)
+            deffects[:, item, below] = clicks[:, item, None] * dlogits[:, below]
+            dclicks[:, item] += (effects[:, item, below] * dlogits[:, below]).sum(1)
+            dlogits[:, item] += dclicks[:, item] * clicks[:, item] * (1 - clicks[:, item])
 
 
 def sampled_items(scores: Tensor, draws: Tensor) -> Tensor:
@@ -262,12 +255,6 @@ def sampled_items(scores: Tensor, draws: Tensor) -> Tensor:
     sums = scores.softmax(1).nan_to_num_().cumsum(1)
     passed = sums > draws[:, None] * sums[:, -1:]
     return (passed & (scores > -torch.inf)).int().argmax(1)
-
-
-def _apart(cascade: Cascade, item: int) -> Tensor:
-    """Return the probability that this item is no click similar to each one below it; at least 1 - most."""
-    both = cascade.clicks[:, item, None] * cascade.similar[:, item, item + 1 :]
-    return 1 - both.clamp(max=cascade.most)
 
 
 def _half_gap(key: Tensor, query: Tensor) -> Tensor:

@@ -259,32 +259,30 @@ void pointer_backward(int64_t rows, int64_t n, int64_t d, int64_t steps, const i
     }
 }
 
-/* The clicks (lists, n) of users who scan from the top; far (lists, n) is 1 at first. */
-void cascade_forward(int64_t lists, int64_t n, float most, const float *alone, const float *nearby, const float *similar,
-                     float *far, float *clicks) {
+/* The expected clicks of each list: `cascade` in native.h. */
+void cascade_forward(int64_t lists, int64_t n, const float *effects, float *logits, float *clicks) {
 #pragma omp parallel for if (lists * n * n > ENOUGH_WORK)
-    for (int64_t b = 0; b < lists; b++)
-        cascade(n, most, alone + b * n, nearby + b * n, similar + b * n * n, far + b * n, clicks + b * n);
+    for (int64_t b = 0; b < lists; b++) cascade(n, effects + b * n * n, logits + b * n, clicks + b * n);
 }
 
-/* From the last item up, so that the gradient of every click below is whole when it is used. */
-void cascade_backward(int64_t lists, int64_t n, float most, const float *alone, const float *nearby, const float *similar,
-                      const float *far, const float *clicks, float *dclicks, float *dsimilar) {
+/* From the last item up, so that the gradient of every log-odds below is whole when it is used. */
+void cascade_backward(int64_t lists, int64_t n, const float *effects, const float *clicks, float *dlogits, float *dclicks,
+                      float *deffects) {
 #pragma omp parallel for if (lists * n * n > ENOUGH_WORK)
     for (int64_t b = 0; b < lists; b++) {
-        const float *restrict if_far = alone + b * n, *restrict if_near = nearby + b * n, *restrict none = far + b * n;
-        float *restrict dclick = dclicks + b * n;
+        float *restrict dlogit = dlogits + b * n;
         for (int64_t k = n - 1; k >= 0; k--) {
-            const float *restrict like = similar + (b * n + k) * n;
-            float *restrict dlike = dsimilar + (b * n + k) * n;
-            float click = clicks[b * n + k], total = 0.0f;
+            const float *restrict effect = effects + (b * n + k) * n;
+            float *restrict deffect = deffects + (b * n + k) * n;
+            const float click = clicks[b * n + k];
+            float total = dclicks[b * n + k];
 #pragma omp simd reduction(+ : total)
             for (int64_t i = k + 1; i < n; i++) {
-                float dproduct = -dclick[i] * (if_far[i] - if_near[i]) * none[i] / apart(click, like[i], most);
-                dlike[i] = dproduct * click;
-                total += dproduct * like[i];
+                deffect[i] = click * dlogit[i];
+                total += effect[i] * dlogit[i];
             }
-            dclick[k] += total;
+            dclicks[b * n + k] = total;
+            dlogit[k] += total * click * (1.0f - click);
         }
     }
 }

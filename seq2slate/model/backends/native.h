@@ -242,21 +242,16 @@ typedef struct {
     const float *weight_input, *weight_hidden, *bias;
 } lstm;
 
-/* The probability of no similar click; a similar one has the probability `most` at most. */
-static inline float apart(float click, float similar, float most) {
-    float both = click * similar;
-    return 1.0f - (both < most ? both : most);
-}
+static inline float sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-limited(x, 87.0f))); }
 
-/* The clicks (n) on a list of a user who scans from the top: alone if no click above was similar, nearby if one was. far (n),
- * 1 at first, becomes the probability that none was. */
-static inline void cascade(int64_t n, float most, const float *alone, const float *nearby, const float *similar,
-                           float *restrict far, float *clicks) {
+/* The expected clicks (n) on a list of a user who scans from the top. logits (n), the log-odds without clicks above, grow by
+ * what each click adds to those below it. */
+static inline void cascade(int64_t n, const float *effects, float *restrict logits, float *clicks) {
     for (int64_t k = 0; k < n; k++) {
-        const float *restrict like = similar + k * n;
-        const float click = nearby[k] + far[k] * (alone[k] - nearby[k]);
+        const float *restrict effect = effects + k * n;
+        const float click = sigmoid(logits[k]);
         clicks[k] = click;
 #pragma omp simd
-        for (int64_t i = k + 1; i < n; i++) far[i] *= apart(click, like[i], most);
+        for (int64_t i = k + 1; i < n; i++) logits[i] += click * effect[i];
     }
 }

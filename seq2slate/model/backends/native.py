@@ -52,8 +52,8 @@ _SIGNATURES = {
     "pointer_step": [_POINTER, _INTEGER, _INTEGER, _POINTER, _POINTER],
     "pointer_forward": [_INTEGER] * 4 + [_POINTER] * 7,
     "pointer_backward": [_INTEGER] * 4 + [_POINTER] * 9,
-    "cascade_forward": [_INTEGER, _INTEGER, _NUMBER] + [_POINTER] * 5,
-    "cascade_backward": [_INTEGER, _INTEGER, _NUMBER] + [_POINTER] * 7,
+    "cascade_forward": [_INTEGER, _INTEGER] + [_POINTER] * 3,
+    "cascade_backward": [_INTEGER, _INTEGER] + [_POINTER] * 5,
     "lstm_encode": [_POINTER, _POINTER, _INTEGER, _INTEGER, _NUMBER] + [_POINTER] * 6,
     "lstm_decode": [_POINTER] * 3,
     "place_list": [_POINTER, _POINTER, _INTEGER, _INTEGER, ctypes.c_int, _NUMBER] + [_POINTER] * 4,
@@ -153,12 +153,12 @@ class NativeKernels:
         self.library.pointer_backward(len(rows.lists), *keys.shape[1:], dscores.shape[1], *arrays)
 
     def cascade_forward(self, cascade: Cascade) -> None:  # noqa: D102
-        arrays = addresses(cascade.alone, cascade.nearby, cascade.similar, cascade.far, cascade.clicks)
-        self.library.cascade_forward(*cascade.alone.shape, cascade.most, *arrays)
+        arrays = addresses(cascade.effects, cascade.logits, cascade.clicks)
+        self.library.cascade_forward(*cascade.logits.shape, *arrays)
 
-    def cascade_backward(self, cascade: Cascade, dclicks: Tensor, dsimilar: Tensor) -> None:  # noqa: D102
-        read = cascade.alone, cascade.nearby, cascade.similar, cascade.far, cascade.clicks
-        self.library.cascade_backward(*cascade.alone.shape, cascade.most, *addresses(*read, dclicks, dsimilar))
+    def cascade_backward(self, cascade: Cascade, dlogits: Tensor, dclicks: Tensor, deffects: Tensor) -> None:  # noqa: D102
+        arrays = addresses(cascade.effects, cascade.clicks, dlogits, dclicks, deffects)
+        self.library.cascade_backward(*cascade.logits.shape, *arrays)
 
     # Whole loops over the steps of one LSTM layer, without gradients
 

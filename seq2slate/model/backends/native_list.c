@@ -58,21 +58,13 @@ typedef struct {
     const int64_t *places;
 } scaling;
 
-/* Item similarity: `SimilarityInteraction` in Python. `weights` are divided by the bends, `added` is e^{effect_placed} - 1.
- * `least` is the least probability of a click and the least median, `most` the largest probability of a similar click. */
-typedef struct {
-    const float *relevance, *bends, *weights;
-    float offset, threshold, sharpness, effect_above, added, least, most;
-} similarity;
-
-/* A network with one LSTM layer as its encoder and one as its decoder. prior (positions) and similarity may be null; arguments of
+/* A network with one LSTM layer as its encoder and one as its decoder. prior (positions) may be null; arguments of
  * the pointer are clamped to ±limit. */
 typedef struct {
     lstm encoder, decoder;
     const float *w_enc, *w_dec, *go, *v, *prior;
     int64_t positions;
     float limit;
-    const similarity *similarity;
     const scaling *scaling;
 } list_network;
 
@@ -119,90 +111,6 @@ static void scale(const scaling *by, int64_t n, int has_missing, const float *re
     }
 }
 
-static inline float sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-limited(x, 87.0f))); }
-
-static inline float dot(int64_t count, const float *restrict a, const float *restrict b) {
-    float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t k = 0; k < count; k++) sum += a[k] * b[k];
-    return sum;
-}
-
-/* The value that `rank` others of `count` values >= 0 go before, were they sorted. The bits of such floats are in the order of
- * their values, so it is found bit by bit, by counting what lies below; no values are so bad that it takes longer. */
-static float value_of_rank(int64_t count, const float *values, int64_t rank) {
-    float_bits found = {0};
-    for (int bit = 30; bit >= 0; bit--) {
-        const int32_t candidate = found.bits | (int32_t)1 << bit;
-        int64_t below = 0;
-        for (int64_t k = 0; k < count; k++) {
-            float_bits value;
-            value.value = values[k];
-            below += (value.bits & 0x7FFFFFFF) < candidate;
-        }
-        if (below <= rank) found.bits = candidate;
-    }
-    return found.value;
-}
-
-/* The squared distances (n, n) of the items x (n, f), with a lower median of 1 over the pairs. places (n, f), squares (n) and
- * pairs (n * n) are overwritten. Returns PLACED, or NOT_FINITE if some distance is too large. */
-static int distances_of(gemm_function *gemm, const similarity *like, int64_t n, int64_t f, const float *x, float *places,
-                        float *squares, float *pairs, float *distances) {
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t k = 0; k < f; k++) places[i * f + k] = exp_minus_one(like->bends[k] * x[i * f + k]) * like->weights[k];
-    for (int64_t i = n - 1; i >= 0; i--) /* what all items share would cost the differences their digits */
-        for (int64_t k = 0; k < f; k++) places[i * f + k] -= places[k];
-    const int rows = (int)n, columns = (int)f;
-    const float one = 1.0f, zero = 0.0f;
-    gemm("T", "N", &rows, &rows, &columns, &one, places, &columns, places, &columns, &zero, distances, &rows);
-    if (!is_finite(n * n, distances)) return NOT_FINITE;
-    for (int64_t i = 0; i < n; i++) squares[i] = distances[i * n + i];
-    int64_t count = 0;
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t k = 0; k < n; k++) {
-            const float distance = squares[i] + squares[k] - 2.0f * distances[i * n + k];
-            distances[i * n + k] = distance > 0.0f ? distance : 0.0f;
-            pairs[count] = distances[i * n + k], count += i < k;
-        }
-    if (!is_finite(count, pairs)) return NOT_FINITE;
-    if (!count) return PLACED;
-    const float median = value_of_rank(count, pairs, (count - 1) / 2), least = median > like->least ? median : like->least;
-    for (int64_t k = 0; k < n * n; k++) distances[k] /= least;
-    return PLACED;
-}
-
-/* How similar the items of a list are, and how a user who scans it from the top would click. */
-typedef struct {
-    float *similar; /* (n, n) */
-    float *clicks; /* (n) */
-} click_model;
-
-/* Fill the click model of x (n, f), and bias (n), which holds the prior at first, with what the scores start with. memory has
- * room for n * (f + n + 3) floats. Returns PLACED or NOT_FINITE. */
-static int expect_clicks(gemm_function *gemm, const similarity *like, int64_t n, int64_t f, const float *x, float *memory,
-                         float *bias, click_model found) {
-    float *places = memory, *pairs = places + n * f, *alone = pairs + n * n, *nearby = alone + n, *far = nearby + n;
-    float *similar = found.similar, *clicks = found.clicks;
-    if (distances_of(gemm, like, n, f, x, places, far, pairs, similar) != PLACED) return NOT_FINITE;
-    for (int64_t k = 0; k < n * n; k++) similar[k] = sigmoid(like->sharpness * (like->threshold - similar[k]));
-    for (int64_t i = 0; i < n; i++) {
-        bias[i] += dot(f, x + i * f, like->relevance) + like->offset;
-        similar[i * n + i] = 0.0f, far[i] = 1.0f;
-        alone[i] = sigmoid(bias[i]), nearby[i] = sigmoid(bias[i] + like->effect_above);
-    }
-    if (!is_finite(n, bias)) return NOT_FINITE;
-    cascade(n, like->most, alone, nearby, similar, far, clicks);
-    for (int64_t i = 0; i < n; i++) bias[i] = logf(clicks[i] > like->least ? clicks[i] : like->least);
-    return PLACED;
-}
-
-/* What a placed item adds to the scores of the others that are left. */
-static void add_effect(const similarity *like, int64_t n, click_model of, int64_t placed, const uint8_t *left, float *bias) {
-    for (int64_t i = 0; i < n; i++)
-        if (left[i]) bias[i] += log1pf(like->added * (of.clicks[placed] * of.similar[placed * n + i]));
-}
-
 /* Read x (n, inputs): outputs (n + 1, d) after a first row of zeros, c (2, d) with the last state in row n % 2, and the factors
  * of the keys (n, d). gates (n, 4d) are overwritten. */
 static void encode_list(gemm_function *gemm, const list_network *net, int64_t n, const float *x, float *gates, float *outputs,
@@ -219,7 +127,7 @@ static void encode_list(gemm_function *gemm, const list_network *net, int64_t n,
 
 /* Take the steps of one list: keys (n, d) and the last state, h and c (2, d) in row n % 2. memory has room for n * 4d + 5d
  * floats. Returns PLACED, or NOT_FINITE if some score is NaN or infinite. */
-static int decode_list(gemm_function *gemm, const list_network *net, const decoding *now, click_model user, const float *x,
+static int decode_list(gemm_function *gemm, const list_network *net, const decoding *now, const float *x,
                        float *memory, float *h, float *c, float *log_probabilities) {
     const int64_t n = now->n, d = now->d, f = net->decoder.inputs;
     float *read = memory, *query = read + n * 4 * d, *gates = query + d;
@@ -240,7 +148,6 @@ static int decode_list(gemm_function *gemm, const list_network *net, const decod
         item = place_next(now, 0, step, total, top, query);
         if (item < 0) return NOT_FINITE;
         log_probabilities[step] = log_probability(n, now->left, now->scores + step * n, now->sharpness, item);
-        if (net->similarity) add_effect(net->similarity, n, user, item, now->left, now->bias);
     }
     return is_finite(now->steps, log_probabilities) ? PLACED : NOT_FINITE;
 }
@@ -250,13 +157,11 @@ static int decode_list(gemm_function *gemm, const list_network *net, const decod
  * infinite, or NaN where it does not stand for a missing value. */
 int place_list(gemm_function *gemm, const list_network *net, int64_t n, int64_t steps, int is_raw, float sharpness,
                const float *features, const float *draws, int64_t *slate, float *log_probabilities) {
-    const int64_t d = net->encoder.d, f = net->encoder.inputs, pairs = net->similarity ? n * n : 0;
+    const int64_t d = net->encoder.d, f = net->encoder.inputs;
     const int64_t given = n * (is_raw ? net->scaling->columns : f);
     const int has_missing = !is_finite(given, features);
     if (has_missing && !(is_raw && net->scaling->imputes && !has_infinity(given, features))) return NOT_FINITE;
-    const int64_t of_clicks = pairs ? n * (f + n + 3) : 0, of_steps = n * 4 * d + 5 * d;
-    const int64_t shared = of_clicks > of_steps ? of_clicks : of_steps; /* one after the other */
-    float *memory = calloc((size_t)(n * f + pairs + 2 * n + (2 * n + 1) * d + 4 * d + steps * n + shared), sizeof(float));
+    float *memory = calloc((size_t)(n * f + 2 * n + (2 * n + 1) * d + 4 * d + steps * n + n * 4 * d + 5 * d), sizeof(float));
     uint8_t *left = malloc((size_t)n);
     if (!memory || !left) {
         free(memory), free(left);
@@ -264,19 +169,17 @@ int place_list(gemm_function *gemm, const list_network *net, int64_t n, int64_t 
     }
     float *scaled = memory, *bias = scaled + n * f, *outputs = bias + n, *keys = outputs + (n + 1) * d, *c = keys + n * d;
     float *h = c + 2 * d, *scores = h + 2 * d, *rest = scores + steps * n;
-    const click_model user = {.similar = rest + shared, .clicks = rest + shared + pairs};
     const float *x = features;
     int outcome = PLACED;
     if (is_raw) scale(net->scaling, n, has_missing, features, scaled), x = scaled;
     for (int64_t i = 0; net->prior && i < n; i++) bias[i] = net->prior[i < net->positions ? i : net->positions - 1];
-    if (net->similarity) outcome = expect_clicks(gemm, net->similarity, n, f, x, rest, bias, user);
     if (outcome == PLACED) {
         encode_list(gemm, net, n, x, rest, outputs, c, keys);
         memcpy(h + n % 2 * d, outputs + n * d, d * sizeof(float));
         memset(left, 1, (size_t)n);
         const decoding now = {.lists = 1, .n = n, .d = d, .steps = steps, .sharpness = sharpness, .keys = keys, .v = net->v,
                               .draws = draws, .bias = bias, .left = left, .scores = scores, .slates = slate};
-        outcome = decode_list(gemm, net, &now, user, x, rest, h, c, log_probabilities);
+        outcome = decode_list(gemm, net, &now, x, rest, h, c, log_probabilities);
     }
     free(memory), free(left);
     return outcome;

@@ -37,13 +37,9 @@ from seq2slate.model.backends.parity import Parity, compare
 from seq2slate.model.decoders import Decoder, OneStep, Sequential
 from seq2slate.model.encoders import LAST_POSITION, AttentionBlock, AttentionEncoder, Encoder, RecurrentEncoder
 from seq2slate.model.interactions import (
-    LEAST,
-    NEARLY_ONE,
     PARAM_SCALE,
-    STRONGEST,
     Interaction,
     NoInteraction,
-    SimilarityInteraction,
 )
 from seq2slate.model.layers import GruLayer, LstmLayer, RecurrentLayer
 from seq2slate.model.network import SlateNetwork
@@ -381,76 +377,10 @@ ENCODER_GRAPHS: dict[type[Encoder], Callable[[_NetworkGraph, Any, Value], tuple[
 # Interactions
 
 
-def _similarity(
-    net: _NetworkGraph, interaction: SimilarityInteraction, items: Value, prior: Value | None
-) -> tuple[Value, Value]:
-    similar = _similar(net, interaction, net.graph.where(net.mask.unsqueeze(2), items, 0.0))
-    numbers = _numbers(interaction)
-    appeal = (items @ _array(interaction.relevance * PARAM_SCALE)[:, None]).squeeze(2) + numbers["offset"]
-    if prior is not None:
-        appeal = appeal + prior
-    clicks = _clicks(net, appeal.exact_sigmoid(), (appeal + numbers["effect_above"]).exact_sigmoid(), similar)
-    added = (similar * clicks.unsqueeze(2) * math.expm1(max(numbers["effect_placed"], -STRONGEST))).log1p()
-    return clicks.op("Max", LEAST).op("Log"), added
-
-
-def _similar(net: _NetworkGraph, interaction: SimilarityInteraction, items: Value) -> Value:
-    """Return (B, N, N) how similar each pair is; 0 for an item and itself, and for padding."""
-    numbers = _numbers(interaction)
-    there = net.mask.unsqueeze(2) & net.mask.unsqueeze(1)
-    other = net.positions.unsqueeze(0).op("Equal", net.positions.unsqueeze(1)).op("Not")
-    pairs = there & other
-    closeness = numbers["threshold"] - _distances(net, interaction, items, pairs)
-    return (closeness * numbers["sharpness"]).sigmoid() * pairs.cast(FLOAT)
-
-
-def _distances(net: _NetworkGraph, interaction: SimilarityInteraction, items: Value, pairs: Value) -> Value:
-    """Return the squared distances (B, N, N), with a median of 1 over the pairs of each list."""
-    bend = torch.sigmoid(interaction.bends * PARAM_SCALE)
-    weights = torch.exp(interaction.log_weights * PARAM_SCALE) / bend
-    places = (items * _array(bend)).expm1() * _array(weights)
-    places = places - places.slice(0, 1, axis=1)
-    squares = (places * places).op("ReduceSum", np.array([2]), keepdims=0)
-    products = places @ places.transpose(0, 2, 1)
-    distances = (squares.unsqueeze(2) + squares.unsqueeze(1) - products * 2.0).op("Max", 0.0)
-    return distances / _medians(net, distances, pairs).op("Max", LEAST).unsqueeze(1, 2)
-
-
-def _medians(net: _NetworkGraph, distances: Value, pairs: Value) -> Value:
-    """Return (B,) the lower median over the pairs of each list, every pair counted twice; 1 where there is none."""
-    values = net.graph.where(pairs, distances, np.array(np.inf, np.float32)).reshape(0, -1)
-    counts = net.lengths * (net.lengths - 1)
-    half = counts / 2
-    most = half.op("ReduceMax", keepdims=1).op("Max", 1)
-    smallest, _ = net.graph.ops("TopK", 2, values, most, largest=0, axis=1)
-    median = smallest.row_of_each((half - 1).op("Max", 0))
-    return net.graph.where(net.graph.constant(0) < counts, median, 1.0)
-
-
-def _clicks(net: _NetworkGraph, alone: Value, nearby: Value, similar: Value) -> Value:
-    """Return (B, N) the probability of each click, for a user who scans from the top."""
-    below = similar.op("Trilu", 1, upper=1)
-
-    def look(item: Value, carried: list[Value]) -> tuple[list[Value], Collected]:
-        (far,) = carried
-        here_far, here_alone, here_nearby = (value.op("Gather", item, axis=1) for value in (far, alone, nearby))
-        click = here_nearby + here_far * (here_alone - here_nearby)
-        both = click.unsqueeze(1) * below.op("Gather", item, axis=1)
-        return [far * (1.0 - both.op("Min", NEARLY_ONE))], [(click, FLOAT)]
-
-    (clicks,) = net.graph.loop(net.n_items, [(net.zeros + 1.0, FLOAT)], look)
-    return clicks.transpose(1, 0)
-
-
-def _numbers(interaction: SimilarityInteraction) -> dict[str, float]:
-    return {name: float(stored.detach() * PARAM_SCALE) for name, stored in interaction.numbers.items()}
-
-
 INTERACTION_GRAPHS: dict[
     type[Interaction], Callable[[_NetworkGraph, Any, Value, Value | None], tuple[Value | None, Value | None]]
 ] = {
     NoInteraction: lambda _net, _interaction, _items, prior: (prior, None),
-    SimilarityInteraction: _similarity,
 }
 """What the scores start with (B, N), and what a placed item adds to the others (B, N, N), if anything."""
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.special import expit
 
 from seq2slate.data.features import EncodedLists, NumberColumns
 from seq2slate.data.lists import Batch, FloatArray, IntArray
@@ -22,14 +21,7 @@ from seq2slate.model.backends.backend import NativeBackend, Placed, RawList
 from seq2slate.model.backends.kernels import KERNELS
 from seq2slate.model.backends.native import CLstm, NativeKernels, addresses
 from seq2slate.model.decoders import Sequential
-from seq2slate.model.interactions import (
-    LEAST,
-    NEARLY_ONE,
-    PARAM_SCALE,
-    STRONGEST,
-    NoInteraction,
-    SimilarityInteraction,
-)
+from seq2slate.model.interactions import PARAM_SCALE, NoInteraction
 from seq2slate.model.layers import LIMIT
 from seq2slate.model.network import InputLists, SlateNetwork
 from seq2slate.model.slate_model import SlateModel
@@ -68,7 +60,7 @@ class SingleListBackend(NativeBackend):
             return f"the encoder is not one LSTM layer that reads forwards (encoder={config.encoder!r})"
         if network.decoder.lstm is None or type(network.decoder) is not Sequential:
             return f"the decoder is not one LSTM layer that places items one by one (decoder={config.decoder!r})"
-        if type(network.interaction) not in (NoInteraction, SimilarityInteraction):
+        if type(network.interaction) is not NoInteraction:
             return f"the interaction {config.interaction!r} is not written in C"
         return None
 
@@ -112,21 +104,13 @@ class _CScaling(ctypes.Structure):
     ]
 
 
-class _CSimilarity(ctypes.Structure):
-    _fields_ = [
-        *[(name, ctypes.c_void_p) for name in ("relevance", "bends", "weights")],
-        *[(name, ctypes.c_float) for name in ("offset", "threshold", "sharpness", "effect_above", "added")],
-        *[(name, ctypes.c_float) for name in ("least", "most")],
-    ]
-
-
 class _CNetwork(ctypes.Structure):
     _fields_ = [
         *[(name, CLstm) for name in ("encoder", "decoder")],
         *[(name, ctypes.c_void_p) for name in ("w_enc", "w_dec", "go", "v", "prior")],
         ("positions", ctypes.c_int64),
         ("limit", ctypes.c_float),
-        *[(name, ctypes.c_void_p) for name in ("similarity", "scaling")],
+        *[(name, ctypes.c_void_p) for name in ("scaling",)],
     ]
 
 
@@ -145,7 +129,7 @@ class _ListProgram:
         self._inputs, self._raw_inputs = network.n_inputs, len(columns.names)
         self._kept: list[object] = []  # what C has the address of
         others = [weights.detach() for weights in (network.w_enc, network.w_dec, network.go, network.v)]
-        prior, interaction = None if network.prior is None else _scaled(network.prior), network.interaction
+        prior = None if network.prior is None else _scaled(network.prior)
         self._kept += [encoder, decoder, *others]
         self._network = _CNetwork(
             CLstm.of(encoder),
@@ -154,9 +138,6 @@ class _ListProgram:
             None if prior is None else self._kept_numbers(prior),
             0 if prior is None else len(prior),
             LIMIT,
-            self._kept_structure(self._similarity(interaction))
-            if isinstance(interaction, SimilarityInteraction)
-            else None,
             self._kept_structure(self._scaling(columns)),
         )
         self._address = ctypes.addressof(self._network)
@@ -194,17 +175,6 @@ class _ListProgram:
             *numbers,
             _address_of(places),
         )
-
-    def _similarity(self, interaction: SimilarityInteraction) -> _CSimilarity:
-        bends = expit(_scaled(interaction.bends))
-        with np.errstate(over="ignore", divide="ignore"):  # which is looked for below
-            weights = np.exp(_scaled(interaction.log_weights)) / bends
-        numbers = {name: _scaled(value) for name, value in interaction.numbers.items()}
-        numbers["added"] = np.expm1(np.maximum(numbers["effect_placed"], -STRONGEST))
-        chosen = [numbers[name] for name in ("offset", "threshold", "sharpness", "effect_above", "added")]
-        _check_finite(np.array(chosen))
-        where = [self._kept_numbers(each) for each in (_scaled(interaction.relevance), bends, weights)]
-        return _CSimilarity(*where, *map(float, chosen), LEAST, NEARLY_ONE)
 
     def _kept_numbers(self, numbers: FloatArray) -> int | None:
         self._kept.append(copy := np.array(numbers, np.float32, order="C"))
