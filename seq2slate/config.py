@@ -101,6 +101,9 @@ class TrainingConfig:
     """Weight of -log p of the logged clicks, each given those above it; needs a network with an interaction."""
     epochs: int = 30
     """Passes over the training lists, at most."""
+    steps: int | None = None
+    """About so many steps in all: few lists are passed over more often, up to `epochs` times, and many less often, but
+    at least three times."""
     batch_size: int = 128
     """Lists in a step."""
     learning_rate: float = 3e-4
@@ -120,7 +123,10 @@ class TrainingConfig:
     measure: str = "NDCG@10"
     """The metric on the validation lists that chooses the best epoch."""
     patience: int = 5
-    """Early stopping: epochs without a better one before training ends."""
+    """Early stopping: epochs without a better one before training ends, and at least a quarter of all epochs."""
+    falls_back: bool = False
+    """Whether the base order is a candidate, too: the scores are mixed with it as far as that is better on the
+    validation lists, and the model is the base order if it does not gain anything there."""
     max_items: int | None = None
     """Longer training lists are sampled down to this many items, positives first, anew in every epoch."""
     checkpoint_seconds: float = 60.0
@@ -132,7 +138,7 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        for name in ("epochs", "batch_size", "patience", "decay_steps", "max_items", "k"):
+        for name in ("epochs", "steps", "batch_size", "patience", "decay_steps", "max_items", "k"):
             count = getattr(self, name)
             if count is not None and count < 1:
                 raise UsageError(f"{name} must be at least 1, got {count}")
@@ -187,7 +193,9 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "policy_gradient_weight": 0.05,
         "normalise_advantages": True,
         "click_likelihood_weight": 1.0,
-        "epochs": 5,
+        "epochs": 40,
+        "steps": 2500,
+        "falls_back": True,
     },
     "paper": {},
     "dlcm": _ONE_STEP | {"cell": "gru", "reversed_input": True},

@@ -8,6 +8,7 @@ Items come in base order (paper, section 2).
     decoder       h_j = cell(y_j, h_{j-1}) with output d_j; y_1 = go, then y_j = x_{π_{j-1}}, the item just placed
     score         s_i^j = v^T tanh(W_enc e_i + W_dec d_j)                                               `model.layers`
                           + b_i + Σ_{m<j} a_{π_m i}, the pairwise interaction                      `model.interactions`
+    strength      s_i^j becomes τ s_i^j - (1 - τ) log(1 + i): 1 is the network, and 0 the base order
     probability   p(π_j = i | π_<j) = softmax of s_i^j / T over the items i that are left              `model.decoders`
 
 The one-step decoder takes the scores s_i^1 for all steps. Options beyond the paper, all off unless asked for:
@@ -41,7 +42,7 @@ from seq2slate.errors import UsageError
 from seq2slate.model.backends.kernels import LstmEncoder, kernels_for
 from seq2slate.model.decoders import DECODERS, Encoded
 from seq2slate.model.encoders import ENCODERS
-from seq2slate.model.interactions import INTERACTIONS, PARAM_SCALE
+from seq2slate.model.interactions import INTERACTIONS, PARAM_SCALE, ScoreTerms
 from seq2slate.model.layers import LIMIT, Keys, State
 
 PRIOR_POSITIONS = 64
@@ -166,6 +167,7 @@ class SlateNetwork(nn.Module):
         self.v = nn.Parameter(torch.empty(config.hidden))
         self.prior = nn.Parameter(torch.empty(PRIOR_POSITIONS)) if config.base_prior else None
         self.interaction = INTERACTIONS[config.interaction](n_inputs, sizes.dense)
+        self.register_buffer("strength", torch.ones(()))
 
     def reset_parameters(self, generator: torch.Generator) -> None:
         """Draw all weights uniformly from ±initial_range; the base prior starts at the base order.
@@ -195,8 +197,18 @@ class SlateNetwork(nn.Module):
             memory, states = self.encoder(items, mask, drop)
             keys = Keys.of(drop(memory).transpose(0, 1) @ self.w_enc)
             keep = self._keep(memory, generator)
-        terms = self.interaction(vectors, mask, self._prior(mask))
-        return Encoded(items, mask, keys, states, terms, self.go, self.w_dec, self.v, keep)
+        terms, v = self.interaction(vectors, mask, self._prior(mask)), self.v
+        if self.strength != 1:
+            terms, v = self._mixed_with_base_order(terms, mask), self.strength * v
+        return Encoded(items, mask, keys, states, terms, self.go, self.w_dec, v, keep)
+
+    def _mixed_with_base_order(self, terms: ScoreTerms, mask: Tensor) -> ScoreTerms:
+        """Return τ times the terms, and (1 - τ) times scores that give the base order."""
+        base = -torch.log1p(torch.arange(mask.shape[1], device=mask.device, dtype=self.v.dtype))
+        bias, added = ((1 - self.strength) * base).expand(mask.shape), terms.added
+        if terms.bias is not None:
+            bias = bias + self.strength * terms.bias
+        return ScoreTerms(bias, None if added is None else self.strength * added, terms.clicks)
 
     def item_vectors(self, inputs: NetworkInputs) -> Tensor:
         """Return (N, B, I): dense columns, embeddings, columns of the list and the position, side by side."""

@@ -127,7 +127,8 @@ class SlateModel:
         try:
             transform = FeatureTransform.from_json(saved.features)
             network = SlateNetwork(InputSizes.of(transform), NetworkConfig(**saved.config["network"]))
-            network.load_state_dict({name: torch.from_numpy(array) for name, array in saved.weights.items()})
+            weights = {name: torch.from_numpy(array) for name, array in saved.weights.items()}
+            network.load_state_dict({"strength": torch.ones(())} | weights)
         except (KeyError, TypeError, RuntimeError) as error:
             raise DataError(f"the files of this model do not belong together: {error}") from error
         return cls(transform, network)

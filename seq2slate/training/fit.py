@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -31,6 +32,7 @@ from seq2slate.data.lists import IntArray, ItemLists, batch_indices
 from seq2slate.data.ranker import BaseOrder
 from seq2slate.errors import DataError, TrainingInterruptedError, TrainingStoppedError, UsageError
 from seq2slate.estimator import check_labels
+from seq2slate.evaluation.statistics import randomisation_test
 from seq2slate.html import table
 from seq2slate.metrics import Measure, measure_ranker
 from seq2slate.model.network import InputLists
@@ -41,6 +43,11 @@ from seq2slate.training.callbacks import Callback, EpochFunction, EpochReport, S
 from seq2slate.training.objectives import Objective
 
 _FEW_LISTS = 1000
+_FEWEST_EPOCHS = 3
+_STRENGTHS = (0.25, 0.5, 0.75, 1.0)
+"""How much of a trained network's scores may count, beside the base order."""
+_LEVEL = 0.1
+"""A gain on the validation lists counts if the p-value of the paired test is below this."""
 
 
 @dataclass
@@ -76,6 +83,10 @@ class History:
     """The measure of the base order, on the validation lists."""
     run_id: str = ""
     """The identity of the run: another run that has it ends with the same weights."""
+    strength: float = 1.0
+    """How much of the network's scores counts: 1 is all, and 0 is the base order."""
+    chosen: float = math.nan
+    """The measure of the model on the validation lists, at that strength."""
 
     @property
     def best(self) -> float:
@@ -84,10 +95,12 @@ class History:
 
     def __str__(self) -> str:
         """Return the result in one line: the measure of the base order and of the model."""
-        gain = f" ({self.best / self.base - 1:+.1%})" if self.base > 0 else ""
+        result = self.best if math.isnan(self.chosen) else self.chosen
+        gain = f" ({result / self.base - 1:+.1%})" if self.base > 0 else ""
+        mixed = f", mixed with the base order (strength {self.strength:g})" if 0 < self.strength < 1 else ""
         return (
-            f"{self.measure} on the validation lists: base order {self.base:.4f} → {self.best:.4f}{gain}, "
-            f"epoch {self.best_epoch + 1} of {len(self.epochs)}"
+            f"{self.measure} on the validation lists: base order {self.base:.4f} → {result:.4f}{gain}, "
+            f"epoch {self.best_epoch + 1} of {len(self.epochs)}{mixed}"
         )
 
     def _repr_html_(self) -> str:
@@ -109,21 +122,30 @@ def advice(history: History, config: TrainingConfig, n_lists: int) -> str | None
         n_lists: Training lists that have a gradient.
 
     """
-    if not history.best <= history.base:
+    if history.strength and not history.best <= history.base:
         return None
     last = len(history.epochs) - 1
     ideas = ["check that the lists are in base order and that the columns are what they should be (seq2slate inspect)"]
     if n_lists < _FEW_LISTS:
         ideas.append(f"train on more lists: {n_lists:,} with a positive and a second item are few")
     if all(epoch[history.measure] == history.base for epoch in history.epochs):
-        ideas.append(f"train longer or in smaller batches: no list changed yet (epochs={4 * config.epochs})")
+        ideas.append(f"train longer or in smaller batches: no list changed yet ({_longer(config, last + 1, 4)})")
     elif history.best_epoch == last and last + 1 == config.epochs:
-        ideas.append(f"train longer: the last of {config.epochs} epochs was the best (epochs={2 * config.epochs})")
+        ideas.append(f"train longer: the last of {last + 1} epochs was the best ({_longer(config, last + 1, 2)})")
     elif history.best_epoch == 0 and last > 0:
         rate = config.learning_rate
         ideas.append(f"slow down: the first epoch was the best (learning_rate={rate / 3:.1g}, or more dropout)")
     ideas.append("compare with mart or lambdamart on the same lists: if they do not gain either, serve the base order")
-    return "warning: the model is not better than the base order. What to try:\n" + "\n".join(f"- {i}" for i in ideas)
+    problem = "the model is the base order: nothing was gained on the validation lists"
+    if history.strength:
+        problem = "the model is not better than the base order"
+    return f"warning: {problem}. What to try:\n" + "\n".join(f"- {idea}" for idea in ideas)
+
+
+def _longer(config: TrainingConfig, epochs: int, times: int) -> str:
+    """Return the options of a run that takes so many times the epochs."""
+    steps = "" if config.steps is None else f", steps={times * config.steps}"
+    return f"epochs={times * epochs}{steps}"
 
 
 def run_training(
@@ -185,9 +207,11 @@ class _Run:
         self.model, self.config, self.folder, self.callbacks = model, config, folder, callbacks
         self.train_lists = _useful_lists(train)
         self.valid, self.measure = valid, Measure.parse(config.measure)
-        self.base = float(np.nanmean(measure_ranker(BaseOrder(), valid, [self.measure])[self.measure]))
+        self.of_base_order = measure_ranker(BaseOrder(), valid, [self.measure])[self.measure]
+        self.base = float(np.nanmean(self.of_base_order))
         self.aim = "reward" if config.policy == "reinforce" else "loss"
-        self.watch = TrainingProgress(config.epochs, self.aim, config.measure, self.base, quiet=quiet)
+        self.epochs = _n_epochs(config, len(self.train_lists))
+        self.watch = TrainingProgress(self.epochs, self.aim, config.measure, self.base, quiet=quiet)
         self.network = model.network
         self.optimiser = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate, weight_decay=config.l2)
         self.objective = Objective(config)
@@ -210,8 +234,7 @@ class _Run:
                 self._run_epoch(interrupted)
             self.network.load_state_dict(self.best_weights)
             self.network.eval()
-            progress = self.progress
-            history = History(progress.history, progress.best_epoch, self.config.measure, self.base, self.identity)
+            history = self._history()
             self.watch.say(str(history))
             if warning := advice(history, self.config, len(self.train_lists)):
                 self.watch.say(warning)
@@ -220,11 +243,31 @@ class _Run:
                 one.end(history)
         return history
 
+    def _history(self) -> History:
+        progress, strength, chosen = self.progress, 1.0, math.nan
+        if self.config.falls_back:
+            strength, chosen = self._choose_strength()
+            self.network.strength.fill_(strength)
+        measure, best = self.config.measure, progress.best_epoch
+        return History(progress.history, best, measure, self.base, self.identity, strength, chosen)
+
+    def _choose_strength(self) -> tuple[float, float]:
+        """Return the strength that is best on the validation lists, and its measure; 0 if none beats the base order."""
+        found = {}
+        for strength in _STRENGTHS:
+            self.network.strength.fill_(strength)
+            found[strength] = self._measure_lists()
+        best = max(found, key=lambda strength: float(np.nanmean(found[strength])))
+        value = float(np.nanmean(found[best]))
+        if value > self.base and randomisation_test(found[best], self.of_base_order, seed=self.config.seed) < _LEVEL:
+            return best, value
+        return 0.0, self.base
+
     @property
     def _finished(self) -> bool:
         progress = self.progress
-        is_patient = progress.epoch - progress.best_epoch <= self.config.patience
-        return progress.stopped or progress.epoch >= self.config.epochs or not is_patient
+        is_patient = progress.epoch - progress.best_epoch <= max(self.config.patience, self.epochs // 4)
+        return progress.stopped or progress.epoch >= self.epochs or not is_patient
 
     def _run_epoch(self, interrupted: threading.Event) -> None:
         progress = self.progress
@@ -286,7 +329,7 @@ class _Run:
         """Return the learning rate of the next step."""
         config, progress = self.config, self.progress
         warm = min(1.0, (progress.step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
-        done = (progress.epoch + progress.batch / self.epoch_batches) / config.epochs
+        done = (progress.epoch + progress.batch / self.epoch_batches) / self.epochs
         left = 1 - done if config.anneal else 1.0
         return float(config.learning_rate * config.decay ** (progress.step // config.decay_steps) * warm * left)
 
@@ -312,8 +355,10 @@ class _Run:
 
     def _validate(self) -> float:
         """Return the mean of the measure over the validation lists, with greedy slates and without dropout."""
-        values = measure_ranker(self.model, self.valid, [self.measure], k=self.measure.k)[self.measure]
-        return float(np.nanmean(values))
+        return float(np.nanmean(self._measure_lists()))
+
+    def _measure_lists(self) -> npt.NDArray[np.float64]:
+        return measure_ranker(self.model, self.valid, [self.measure], k=self.measure.k)[self.measure]
 
     # Checkpoints
 
@@ -375,6 +420,14 @@ def _useful_lists(lists: ItemLists) -> ItemLists:
     if not useful.any():
         raise DataError("no training list has both a positive and a second item: there is nothing to learn from")
     return lists[useful]
+
+
+def _n_epochs(config: TrainingConfig, n_lists: int) -> int:
+    """Return how often the lists are passed over, at most."""
+    if config.steps is None:
+        return config.epochs
+    batches = math.ceil(n_lists / config.batch_size)
+    return min(config.epochs, max(_FEWEST_EPOCHS, math.ceil(config.steps / batches)))
 
 
 def _epoch_seed(seed: int, epoch: int) -> int:
