@@ -183,9 +183,9 @@ class ReferenceNetwork:
 
         def added(k: int, i: int) -> Tensor:
             effect = self.number("placed") * clicks[k] * effects[k][i]
-            return (1 - scanned) * effect if k < i else effect
+            return (1 - scanned) * effect if k < i and effect < 0 else effect
 
-        starts = [(1 - scanned) * appeal + scanned * odd for appeal, odd in zip(appeals, odds, strict=True)]
+        starts = [appeal + scanned * min(odd - appeal, zero) for appeal, odd in zip(appeals, odds, strict=True)]
         return starts, [[added(k, i) for i in range(n)] for k in range(n)]
 
     def cascade(

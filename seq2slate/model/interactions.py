@@ -17,11 +17,11 @@ To add one, write a subclass of `Interaction` and give it a name in `INTERACTION
     appeal       z_i = u · x_i + prior_i + offset + q_i
     log-odds     l_i = z_i + Σ_{k above i} c_k φ_ik
     click        c_i = σ(l_i), the expected click on i
-    bias         b_i = z_i + s (l_i - z_i)
-    interaction  a_ki = ρ c_k φ_ik, times 1 - s if k is above i in base order
+    bias         b_i = z_i + s min(0, l_i - z_i)
+    interaction  a_ki = ρ c_k φ_ik - [k above i in base order] s ρ c_k min(0, φ_ik)
 
-The share s of the effects of what stands above in base order is there from the start, since the logged clicks know
-them; the rest comes when an item is placed, since the slate that is shown knows nothing else.
+The share s of what stands above in base order and makes a click less likely is there from the start: the logged clicks
+know it, and it will hold for most slates. What makes a click more likely holds only once the item is placed.
 
 θ_d and ψ_d are piecewise linear, with a weight at each knot; θ, ψ, γ and the constant start at 0, so whether close
 items repel or attract each other, and what close means, is learned. There are three squared distances d:
@@ -72,6 +72,8 @@ HEADS, HEAD_WIDTH, HEAD_SHARPNESS = 6, 4, 3.0
 LARGEST_LOG = 40.0
 """Logarithms of raw values are clamped to ± this, so that squares of raw values are finite."""
 _START = {"offset": -1.0, "constant": 0.0, "scanned": 0.5, "placed": 1.0}
+_LEARNED = ("offset", "constant")
+"""The others say how the click model makes slates: the logged clicks, which know one slate only, cannot tell."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,9 @@ class PairwiseInteraction(Interaction):
         self.crowding = nn.Parameter(torch.empty(N_DISTANCES, len(KNOTS)))
         self.heads = nn.Parameter(torch.empty(n_inputs, HEADS * HEAD_WIDTH))
         self.head_effects = nn.Parameter(torch.empty(HEADS))
-        self.numbers = nn.ParameterDict({name: nn.Parameter(torch.empty(())) for name in _START})
+        self.numbers = nn.ParameterDict(
+            {name: nn.Parameter(torch.empty(()), requires_grad=name in _LEARNED) for name in _START}
+        )
         # Raw values are level + spread · scaled, or the signed exponential of that for columns that are logarithms.
         self.register_buffer("levels", torch.zeros(n_dense))
         self.register_buffer("spreads", torch.ones(n_dense))
@@ -182,9 +186,9 @@ class PairwiseInteraction(Interaction):
         clicks = self.click_likelihood(items, mask, prior)
         logits, expected = clicks.expected_clicks()
         scanned = self._number("scanned")
-        bias = torch.lerp(clicks.appeal, logits, scanned)
+        bias = clicks.appeal + scanned * (logits - clicks.appeal).clamp(max=0)
         by_placed = (self._number("placed") * expected)[:, :, None] * clicks.effects
-        return ScoreTerms(bias.where(mask, 0.0), by_placed - scanned * by_placed.triu(1), clicks)
+        return ScoreTerms(bias.where(mask, 0.0), by_placed - scanned * by_placed.triu(1).clamp(max=0), clicks)
 
     def click_likelihood(self, items: Tensor, mask: Tensor, prior: Tensor | None) -> ClickLikelihood:
         """Return appeals and effects of items (N, B, I)."""
