@@ -601,31 +601,67 @@ def test_a_file_that_was_moved_away_takes_nothing_more(tmp_path: Path) -> None:
         assert [logged.slate_id for logged in log.impressions()] == ["s-2"]
 
 
-@pytest.mark.parametrize("attack", ["delete", "replace", "truncate", "empty"])
+def attack_files(path: Path, attack: str) -> None:
+    """Do to the files of a log what nobody should do."""
+    suffix, _, what = attack.partition(" ")
+    file = path.with_name(path.name + suffix)
+    if what == "deleted":
+        file.unlink()
+    elif what == "replaced":
+        shutil.copy(file, path.with_name("copy"))
+        path.with_name("copy").rename(file)
+    else:
+        os.truncate(file, file.stat().st_size // 2 if what == "cut" else 0)
+
+
+LOST = (
+    "-wal deleted",
+    "-wal replaced",
+    "-wal cut",
+    "-wal emptied",
+    "-shm deleted",
+    "-shm replaced",
+    " cut",
+    " emptied",
+)
+"""After these, nothing is acknowledged until a restart."""
+
+
+@pytest.mark.parametrize("attack", LOST)
 def test_a_log_that_lost_a_file_acknowledges_nothing_more(tmp_path: Path, attack: str) -> None:
     """Whoever writes, and whoever asks whether the log can be written, is refused; a restart opens it again."""
-    path, wal = tmp_path / "log.db", tmp_path / "log.db-wal"
+    path = tmp_path / "log.db"
     with open_log(path) as log:
         wait([log.add_impression(impression(number, n_features=100)) for number in range(200)])
         with closing(sqlite3.connect(path)) as other:
             other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         log.add_impression(impression(200, n_features=100)).result()
-        if attack == "delete":
-            wal.unlink()
-        elif attack == "replace":
-            shutil.copy(wal, tmp_path / "copy")
-            (tmp_path / "copy").rename(wal)
-        else:
-            os.truncate(path, path.stat().st_size // 2 if attack == "truncate" else 0)
+        assert log.has_its_files()
+        attack_files(path, attack)
+        assert not log.has_its_files()
         for number in range(201, 221):
             with pytest.raises(LogError, match=r"nothing more is written|cannot be reached"):
                 log.add_impression(impression(number, n_features=100)).result()
         with pytest.raises(LogError):
             log.check_writable().result()
-    if attack in ("delete", "replace"):
+    if attack.endswith(("deleted", "replaced")):
         with open_log(path) as log:
             assert log.count(ImpressionFilter()) >= 201
             log.add_impression(impression(300, n_features=100)).result()
+
+
+@pytest.mark.parametrize("attack", [" deleted", " replaced"])
+def test_a_lost_database_is_noticed_before_anything_is_written(tmp_path: Path, attack: str) -> None:
+    path = tmp_path / "log.db"
+    with open_log(path) as log:
+        log.add_impression(SMALL).result()
+        assert log.has_its_files()
+        attack_files(path, attack)
+        assert not log.has_its_files()
+        with pytest.raises(LogError, match="moved, deleted or replaced"):
+            log.check_writable().result()
+        log.check_writable().result()
+        assert log.has_its_files()
 
 
 def test_a_database_that_vacuum_made_shorter_is_sound(tmp_path: Path) -> None:
