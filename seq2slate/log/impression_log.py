@@ -140,7 +140,7 @@ class ImpressionLog(LogReader):
         return self._writer.add(Probe())
 
     def has_its_files(self) -> bool:
-        """Say whether the files look as at the last commit, which takes microseconds; if not, `check_writable` tells."""
+        """Say, in microseconds, whether the files look as at the last commit; if not, `check_writable` tells more."""
         return self._writer.has_its_files()
 
     @property

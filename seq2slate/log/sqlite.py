@@ -11,8 +11,8 @@ Several processes may write. SQLite lets one in at a time, and the others try ag
 one that has just committed is the first to find the lock free. The workers of a service therefore take turns.
 
 SQLite does not notice when somebody deletes or replaces the write-ahead log or its index, or cuts it or the database
-short: it goes on with files that nobody finds. Before every transaction, and again before it is acknowledged, the writer
-looks whether they are still there. If not, the log takes no more writes until the process is restarted.
+short: it goes on with files that nobody finds. Before every transaction, and again before it is acknowledged, the
+writer looks whether they are still there. If not, the log takes no more writes until the process is restarted.
 """
 
 from __future__ import annotations

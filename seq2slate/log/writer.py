@@ -193,7 +193,7 @@ class Writer:
             connection.interrupt()
 
     def has_its_files(self) -> bool:
-        """Say whether the files of the connection are as they should be; without a connection there are none to lose."""
+        """Say whether the files of the connection are as they should be; without a connection, none can be lost."""
         connection = self._connection
         return connection is None or connection.has_its_files()
 

@@ -169,7 +169,7 @@ class RerankService:
         return self._timeouts.log_failure == "refuse"
 
     async def log_is_available(self) -> bool:
-        """Say whether the log can be read and, if the last write failed or a file is lost, whether it can be written."""
+        """Say whether the log can be read and, if a write failed or a file is lost, whether it can be written."""
         try:
             if self._last_write_failed or self._overdue or not self.store.has_its_files():
                 await self._commit(self.store.check_writable)
