@@ -165,6 +165,19 @@ def test_a_log_is_there_when_it_is_opened_again(url: str) -> None:
         assert sum(arm.impressions for arm in second.counts("experiment").arms.values()) == 50
 
 
+def test_the_json_of_a_row_is_made_by_the_writer(tmp_path: Path) -> None:
+    threads: list[str] = []
+    to_row = writer.to_row
+
+    def make_row(*arguments: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return to_row(*arguments)
+
+    with patch.object(writer, "to_row", make_row), open_log(tmp_path / "log.db") as log:
+        wait([log.add_impression(impression(number)) for number in range(5)])
+    assert threads == ["seq2slate-log"] * 5
+
+
 def test_futures_can_be_awaited(log: ImpressionLog) -> None:
     async def serve() -> ClickOutcome:
         await asyncio.wrap_future(log.add_impression(FULL))
