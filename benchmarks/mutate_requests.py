@@ -350,7 +350,12 @@ def services(folder: Path) -> Iterator[list[TargetService]]:
         Service(*options, folder / "open.db") as opened,
         Service(*options, folder / "locked.db", "--keys", folder / "keys.json") as locked,
     ):
-        yield [TargetService(opened, folder / "open.db", None), TargetService(locked, folder / "locked.db", keys)]
+        targets = [TargetService(opened, folder / "open.db", None), TargetService(locked, folder / "locked.db", keys)]
+        try:
+            yield targets
+        finally:
+            for target in targets:
+                target.close()
 
 
 def run(numbers: Sequence[int], outcome: Outcome) -> None:
