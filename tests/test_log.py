@@ -33,6 +33,7 @@ from seq2slate.experiments.counts import ArmCounts, Definition, DraftCounts, Pos
 from seq2slate.log import schema, writer
 from seq2slate.log import sqlite as sqlite_log
 from seq2slate.log.backend import BadRowError, ConflictError, LogBusyError, LogError
+from seq2slate.log.check import check_log
 from seq2slate.log.export import export, parse_time
 from seq2slate.log.impression_log import ImpressionLog, open_log
 from seq2slate.log.reading import ImpressionFilter
@@ -657,6 +658,11 @@ def test_a_log_that_lost_a_file_acknowledges_nothing_more(tmp_path: Path, attack
                 log.add_impression(impression(number, n_features=100)).result()
         with pytest.raises(LogError):
             log.check_writable().result()
+    if attack.startswith("-wal"):  # what another process finds
+        for suffix in ("", "-wal"):
+            with suppress(FileNotFoundError):
+                shutil.copy(tmp_path / f"log.db{suffix}", tmp_path / f"again.db{suffix}")
+        assert not check_log(SqliteBackend(tmp_path / "again.db")).damaged
     if attack.endswith(("deleted", "replaced")):
         with open_log(path) as log:
             assert log.count(ImpressionFilter()) >= 201

@@ -17,6 +17,7 @@ writer looks whether they are still there. If not, the log takes no more writes 
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import logging
 import os
@@ -125,6 +126,7 @@ class SqliteConnection:
         self._wal: tuple[_Identity, _Identity] | None = None
         """The write-ahead log and its index, as soon as both are there."""
         self._size = self._wal_size = 0
+        self._is_abandoned = False
         self._checkpointer = checkpointer
         self._begin = "BEGIN DEFERRED" if checkpointer is None else "BEGIN IMMEDIATE"
         self._turns = None if checkpointer is None else backend.turns
@@ -169,6 +171,7 @@ class SqliteConnection:
             self._refuse("the write-ahead log was deleted or replaced")
         wal_size = 0 if wal is None else wal.st_size
         if wal_size < self._wal_size and self._lacks_frames():  # others may checkpoint and empty it, too
+            self._is_abandoned = True
             self._refuse("the write-ahead log was cut short")
         if found.st_size < self._size and not self._backend.is_sound():  # VACUUM makes it shorter, too
             self._refuse("the database was cut short")
@@ -230,6 +233,9 @@ class SqliteConnection:
         """Close the connection, and stop its checkpoints."""
         if self._checkpointer is not None:
             self._checkpointer.stop()
+        if self._is_abandoned:  # closing checkpoints what is left of the last transactions: half of their pages
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._raw))
+            return
         with suppress(sqlite3.Error):
             self._raw.close()
 
