@@ -236,11 +236,11 @@ def damages(tmp_path: Path, n_damages: int, damage: Damage = flip_a_bit) -> dict
     """Damage a real log in random places, and count what sees it; every change of what is read must be seen."""
     whole, damaged = tmp_path / "whole.db", tmp_path / "damaged.db"
     write_log(str(whole))
-    data, expected = whole.read_bytes(), everything(whole)
+    data, expected, rng = whole.read_bytes(), everything(whole), random.Random(0)
     counts = {"read": 0, "structure": 0, "checksums and counts": 0}
-    for seed in range(n_damages):
+    for number in range(n_damages):
         changed = bytearray(data)
-        damage(changed, random.Random(seed))
+        damage(changed, rng)
         damaged.write_bytes(changed)
         for suffix in ("-wal", "-shm"):
             damaged.with_name(f"damaged.db{suffix}").unlink(missing_ok=True)
@@ -249,7 +249,7 @@ def damages(tmp_path: Path, n_damages: int, damage: Damage = flip_a_bit) -> dict
             problems = check_log(SqliteBackend(damaged, create=False)).problems
         except (DataError, LogError) as error:
             problems = [f"structure: {error}"]
-        assert problems or not differs, f"damage {seed}: what is read differs, and nothing was found"
+        assert problems or not differs, f"damage {number}: what is read differs, and nothing was found"
         counts["read"] += differs
         is_structure = any(problem.startswith("structure") for problem in problems)
         counts["structure"] += differs and is_structure
