@@ -670,6 +670,13 @@ def test_keys_open_what_they_are_for_and_nothing_else(strict: Strict) -> None:
     assert "Basic" in client.get("/docs").headers["www-authenticate"]
 
 
+@pytest.mark.parametrize(
+    "value", [b"Basic \xff", b"Basic AP8=", b"Basic /w==", b"Basic", b"basic =", b"Bearer \xff", b"\xff"]
+)
+def test_an_authorization_that_cannot_be_read_is_no_key(strict: Strict, value: bytes) -> None:
+    assert strict.service.client.get("/docs", headers={b"Authorization": value}).status_code == 401
+
+
 def test_no_key_is_told(strict: Strict) -> None:
     strict.service.client.get(f"/metrics?key={strict.admin_key}")
     strict.post("/v1/rerank", {}, strict.admin_key)

@@ -139,6 +139,10 @@ class ImpressionLog(LogReader):
         """Write without changing anything; the future is resolved after the commit, or fails with a LogError."""
         return self._writer.add(Probe())
 
+    def has_its_files(self) -> bool:
+        """Say, in microseconds, whether the files look as at the last commit; if not, `check_writable` tells more."""
+        return self._writer.has_its_files()
+
     @property
     def damage(self) -> str | None:
         """What happened to the files of the log, if it takes no more writes until it is opened again."""

@@ -192,6 +192,11 @@ class Writer:
         if started is not None and connection is not None and monotonic() - started > seconds:
             connection.interrupt()
 
+    def has_its_files(self) -> bool:
+        """Say whether the files of the connection are as they should be; without a connection, none can be lost."""
+        connection = self._connection
+        return connection is None or connection.has_its_files()
+
     def close(self) -> None:
         """Write what is waiting, then stop; a database that does not respond is given up."""
         with self._adding:

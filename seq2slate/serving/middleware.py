@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hashlib
 import ipaddress
 import logging
@@ -331,6 +330,6 @@ def _key_of(authorization: str) -> str:
     if scheme.lower() == "basic":
         try:
             return base64.b64decode(rest, validate=True).decode().partition(":")[2]
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:  # binascii.Error and UnicodeDecodeError are ones, too
             return ""
     return rest.strip() if scheme.lower() == "bearer" else ""

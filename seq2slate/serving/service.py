@@ -169,11 +169,11 @@ class RerankService:
         return self._timeouts.log_failure == "refuse"
 
     async def log_is_available(self) -> bool:
-        """Say whether the log can be read and, if the last write failed, whether it can be written again."""
+        """Say whether the log can be read and, if a write failed or a file is lost, whether it can be written."""
         try:
-            await asyncio.wait_for(asyncio.to_thread(self.store.get, ""), self._timeouts.log_deadline_ms / 1e3)
-            if self._last_write_failed or self._overdue:
+            if self._last_write_failed or self._overdue or not self.store.has_its_files():
                 await self._commit(self.store.check_writable)
+            await asyncio.wait_for(asyncio.to_thread(self.store.get, ""), self._timeouts.log_deadline_ms / 1e3)
         except (TimeoutError, Seq2SlateError, OSError):
             return False
         return True
