@@ -30,9 +30,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.tables import print_table
+
+if TYPE_CHECKING:
+    from benchmarks.crash_scenarios import Scenario
 
 MODES = ("kill", "tear", "fail", "full")
 COMMAND = (sys.executable, "-m", "benchmarks.crash_points", "--work")
@@ -70,19 +73,22 @@ def work(names: Sequence[str], most: int) -> Iterator[dict[str, Any]]:
     from benchmarks.crash_scenarios import SCENARIOS
 
     for name in names or SCENARIOS:
-        scenario = SCENARIOS[name]
         with tempfile.TemporaryDirectory(prefix="seq2slate-crash-", dir=_place()) as place:
-            before, folder = Path(place) / "before", Path(place) / "now"
-            before.mkdir()
-            _expect_zero(_in_a_child(lambda _, before=before: scenario.prepare(before)))  # type: ignore[misc]
-            shutil.copytree(before, folder)
-            counted = _in_a_child(lambda say: _armed(scenario.act, folder, say, "count", 0))  # noqa: B023
-            _expect_zero(counted)
-            calls = int(counted.said[-1].removeprefix("calls "))
-            yield {"scenario": name, "calls": calls}
-            for mode in MODES:
-                for call in _spread(calls, most):
-                    yield {"scenario": name, "mode": mode, "call": call, **_try(scenario, before, folder, mode, call)}
+            yield from ({"scenario": name, **one} for one in _work_on(SCENARIOS[name], Path(place), most))
+
+
+def _work_on(scenario: Scenario, place: Path, most: int) -> Iterator[dict[str, Any]]:
+    before, folder = place / "before", place / "now"
+    before.mkdir()
+    _expect_zero(_in_a_child(lambda _: scenario.prepare(before)))
+    shutil.copytree(before, folder)
+    counted = _in_a_child(lambda say: _armed(scenario.act, folder, say, "count", 0))
+    _expect_zero(counted)
+    calls = int(counted.said[-1].removeprefix("calls "))
+    yield {"calls": calls}
+    for mode in MODES:
+        for call in _spread(calls, most):
+            yield {"mode": mode, "call": call, **_try(scenario, before, folder, mode, call)}
 
 
 def _place() -> str | None:
@@ -97,7 +103,7 @@ def _spread(calls: int, most: int) -> list[int]:
     return sorted({round(1 + number * (calls - 1) / (most - 1)) for number in range(most)})
 
 
-def _try(scenario: Any, before: Path, folder: Path, mode: str, call: int) -> dict[str, Any]:
+def _try(scenario: Scenario, before: Path, folder: Path, mode: str, call: int) -> dict[str, Any]:
     shutil.rmtree(folder)
     shutil.copytree(before, folder)
     ended = _in_a_child(lambda say: _armed(scenario.act, folder, say, mode, call))

@@ -1,4 +1,4 @@
-"""What `benchmarks.crash_points` interrupts: something written into a folder, and what must be true of it afterwards."""
+"""What `benchmarks.crash_points` interrupts: something written into a folder, and what must be true of it then."""
 
 from __future__ import annotations
 
@@ -72,9 +72,7 @@ def print_nothing(_: str) -> None:
     """Acknowledge to nobody."""
 
 
-def _write_slates(
-    folder: Path, numbers: range, say: Callable[[str], None], durability: Durability = "process"
-) -> None:
+def _write_slates(folder: Path, numbers: range, say: Callable[[str], None], durability: Durability = "process") -> None:
     with open_log(folder / "log.db", durability=durability) as log:
         for number in numbers:
             one = impression(number)

@@ -20,9 +20,7 @@ _PARTIAL, _REPLACED, _UNFINISHED = ".partial", ".replaced", ".unfinished"
 
 
 @contextmanager
-def atomic_path(
-    path: str | os.PathLike[str], *, mode: int | None = None, family: str | None = None
-) -> Iterator[Path]:
+def atomic_path(path: str | os.PathLike[str], *, mode: int | None = None, family: str | None = None) -> Iterator[Path]:
     """Yield a temporary path; the file there takes the name `path` when the block succeeds, and goes when it raises.
 
     The file is synced to disk before it is renamed, so that neither a crash nor a full disk leaves half a file under

@@ -25,19 +25,19 @@ _REFERRED_TO = ("column_sets", "impressions")
 
 def write_old_log(backend: Backend, version: int) -> None:
     """Write a log that has had the first `version` migrations only, with slates, clicks and counts."""
-    with tempfile.TemporaryDirectory() as folder:
-        with (
-            closing(SqliteBackend(Path(folder) / "now.db").connect()) as now,
-            closing(backend.connect()) as old,
-            patch.object(schema, "MIGRATIONS", schema.MIGRATIONS),
-        ):
-            schema.migrate(now, create=True)
-            with now.transaction():
-                write_group(now, _entries(version))
-            schema.MIGRATIONS = schema.MIGRATIONS[:version]
-            schema.migrate(old, create=True)
-            with now.transaction(), old.transaction():
-                _copy(now, old, _tables(version))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        closing(SqliteBackend(Path(folder) / "now.db").connect()) as now,
+        closing(backend.connect()) as old,
+        patch.object(schema, "MIGRATIONS", schema.MIGRATIONS),
+    ):
+        schema.migrate(now, create=True)
+        with now.transaction():
+            write_group(now, _entries(version))
+        schema.MIGRATIONS = schema.MIGRATIONS[:version]
+        schema.migrate(old, create=True)
+        with now.transaction(), old.transaction():
+            _copy(now, old, _tables(version))
 
 
 def _entries(version: int) -> list[Any]:
@@ -83,9 +83,11 @@ def what_it_holds(backend: Backend) -> list[Any]:
     """Return the slates of an upgraded log with their clicks, and its counts, as plain values."""
     log = LogReader(backend)
     slates = [
-        (one.slate_id, one.at, one.unit, one.arm, list(one.items), list(one.shown), one.features.tolist())
-        + (one.fallback, {name: list(values) for name, values in one.categorical.items()}, dict(one.clicks))
-        + (one.draft and one.draft.to_json(),)
+        [
+            *(one.slate_id, one.at, one.unit, one.arm, list(one.items), list(one.shown), one.features.tolist()),
+            *(one.fallback, {name: list(values) for name, values in one.categorical.items()}, dict(one.clicks)),
+            one.draft and one.draft.to_json(),
+        ]
         for one in log.impressions()
     ]
     arms = log.counts("experiment").arms

@@ -7,6 +7,7 @@ import logging
 import os
 import random
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 from unittest.mock import patch
 
@@ -99,10 +100,8 @@ class Schedule:
         body = f'{{"unit": "{unit}", "item_ids": ["0", "1", "2"], "features": [[1], [2], [3]]}}'
         began = self.world.now
         slate_id = None
-        try:
+        with suppress(LogError):
             slate_id = (await self.service.rerank(read_rerank(body.encode(), max_items=9))).slate_id
-        except LogError:
-            pass
         if slate_id is None:
             self.refused.add(unit)
         else:
