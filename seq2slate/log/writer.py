@@ -160,11 +160,13 @@ class _Waiting(NamedTuple):
 class Writer:
     """A bounded queue and the thread that empties it."""
 
-    def __init__(self, name: str, connect: Callable[[], Connection], *, capacity: int):
+    def __init__(
+        self, name: str, connect: Callable[[], Connection], prepare: Callable[[Connection], None], *, capacity: int
+    ):
         self._name = name
-        self._connect = connect
+        self._connect, self._prepare = connect, prepare
         self._capacity = capacity
-        self._connection: Connection | None = connect()  # in the caller's thread: a wrong URL fails at once
+        self._connection: Connection | None = None
         self._known_columns: set[ItemColumns] = set()  # those of the last group on this connection: surely in the log
         self._started: float | None = None
         self._pause, self._retry_at = _FIRST_PAUSE, 0.0
@@ -172,6 +174,7 @@ class Writer:
         """None is the last one."""
         self._adding = threading.Lock()
         self._closing = False
+        self._open()  # in the caller's thread: a wrong URL fails at once
         self._thread = threading.Thread(target=self._run, name="seq2slate-log", daemon=True)
         self._thread.start()
 
@@ -266,13 +269,23 @@ class Writer:
             if monotonic() < self._retry_at:
                 raise LogError(f"{self._name}: cannot be reached; trying again soon")
             try:
-                self._connection = self._connect()
+                self._open()
             except (Seq2SlateError, OSError):
                 self._retry_at = monotonic() + self._pause
                 self._pause = min(2 * self._pause, _LONGEST_PAUSE)
                 raise
             self._pause = _FIRST_PAUSE
+        assert self._connection is not None, "it was opened"
         return self._connection
+
+    def _open(self) -> None:
+        """Connect and prepare the connection, which may be interrupted from then on: a server may freeze here, too."""
+        self._connection = self._connect()
+        try:
+            self._prepare(self._connection)
+        except BaseException:
+            self._disconnect()
+            raise
 
     def _disconnect(self) -> None:
         if self._connection is not None:

@@ -272,12 +272,13 @@ class RerankService:
         started = time.perf_counter()
         try:
             if self._overdue:
-                self.store.give_up_after(_DEADLINES_UNTIL_INTERRUPT * self._timeouts.log_deadline_ms / 1e3)
                 raise LogError("the log does not respond")
             outcome = await self._wait_for_commit(write())
             self._last_write_failed = False
             return outcome
         except Seq2SlateError as error:
+            # Whatever failed: what hangs may be a write that nobody waits for any more, and the queue full behind it.
+            self.store.give_up_after(_DEADLINES_UNTIL_INTERRUPT * self._timeouts.log_deadline_ms / 1e3)
             self._last_write_failed = True
             self._monitor.log_failures.inc()
             _logger.warning("%s", error)
