@@ -19,12 +19,14 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, cast
 from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from benchmarks.latency import new_model
 from benchmarks.network import N_FEATURES
@@ -39,7 +41,7 @@ STEP = 100
 """Requests a second between one attempt at the highest rate and the next."""
 SECONDS, HEALTH_SECONDS, WARM_UP_SECONDS, ATTEMPT_SECONDS = 6.0, 2.0, 2.0, 4.0
 RUNS, ATTEMPTS = 5, 3
-CONNECTIONS = 64
+CONNECTIONS = N_REQUESTS = 64
 TIMEOUT = 30.0
 """Seconds without any response, after which the run fails."""
 HEALTH_CHECK = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -49,7 +51,8 @@ def run() -> Rows:
     """Return a row for each preset: latencies at the fixed rate, and the highest rate within its bar."""
     rows: Rows = []
     for preset in ("paper", "default"):
-        with served_preset(preset) as url:
+        with served_preset(preset) as service:
+            url = service.url
             measure(url, RATE, WARM_UP_SECONDS)
             pairs = [
                 (_run_at(url, RATE, SECONDS), _run_at(url, RATE, HEALTH_SECONDS, HEALTH_CHECK)) for _ in range(RUNS)
@@ -92,25 +95,39 @@ def _run_at(url: str, rate: float, seconds: float, request: bytes | None = None)
     return p50, p99, errors
 
 
+@dataclass(frozen=True)
+class Served:
+    """A service that runs."""
+
+    url: str
+    process: int
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of all its processes so far."""
+        parent = psutil.Process(self.process)
+        times = [process.cpu_times() for process in (parent, *parent.children())]
+        return float(sum(one.user + one.system for one in times))
+
+
 @contextmanager
-def served(*arguments: str) -> Iterator[str]:
-    """Run `seq2slate serve` with these arguments on a free port; yield its address."""
+def served(*arguments: str) -> Iterator[Served]:
+    """Run `seq2slate serve` with these arguments on a free port."""
     command = [sys.executable, "-m", "seq2slate.cli", "serve", *arguments, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            yield process.stdout.readline().split()[-1]
+            yield Served(process.stdout.readline().split()[-1], process.pid)
         finally:
             process.terminate()
 
 
 @contextmanager
-def served_preset(preset: str) -> Iterator[str]:
-    """Serve an untrained network of a preset, with a log; yield the address."""
+def served_preset(preset: str, workers: int = 1) -> Iterator[Served]:
+    """Serve an untrained network of a preset, with a log."""
     with tempfile.TemporaryDirectory() as folder:
         new_model(configure(preset).network).save(Path(folder) / "model")
-        with served(f"{folder}/model", "--log", f"{folder}/log.db") as url:
-            yield url
+        with served(f"{folder}/model", "--log", f"{folder}/log.db", "--workers", str(workers)) as service:
+            yield service
 
 
 def measure(url: str, rate: float, seconds: float, request: bytes | None = None) -> tuple[list[float], int]:
@@ -119,7 +136,7 @@ def measure(url: str, rate: float, seconds: float, request: bytes | None = None)
     An error is a response other than a logged slate of the model, or other than status 200 if a `request` is given.
     """
     rng = np.random.default_rng(0)
-    bodies = [_request(rng, number) for number in range(64)] if request is None else [request]
+    bodies = requests() if request is None else [request]
     waits = rng.exponential(1 / rate, int(rate * seconds))
     gc.collect()
     gc.freeze()
@@ -203,6 +220,12 @@ def _is_whole(response: bytes) -> bool:
     head, separator, body = response.partition(b"\r\n\r\n")
     length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
     return bool(separator) and len(body) >= int(length)
+
+
+def requests() -> list[bytes]:
+    """Return some requests for slates, head and body."""
+    rng = np.random.default_rng(0)
+    return [_request(rng, number) for number in range(N_REQUESTS)]
 
 
 def _request(rng: np.random.Generator, number: int) -> bytes:

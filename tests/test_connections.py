@@ -16,6 +16,7 @@ import uvicorn
 
 from seq2slate.experiments.assignment import Arm, Experiment
 from seq2slate.log.impression_log import open_log
+from seq2slate.serving.admission import Admission
 from seq2slate.serving.app import create_app
 from seq2slate.serving.connections import connections_within
 from seq2slate.serving.deployment import Deployment
@@ -71,9 +72,10 @@ async def serving(folder: Path, **limits: Any) -> AsyncIterator[Any]:
     with open_log(folder / "log.db") as store, closing(socket.create_server(("127.0.0.1", 0))) as listener:
         monitor = Monitor()
         service = RerankService(lambda: deployment, store, monitor, Timeouts(log_deadline_ms=30_000))
-        app = create_app(service, monitor, limits=kept)
+        admission = Admission(kept.max_in_flight)
+        app = create_app(service, monitor, limits=kept, admission=admission)
         config = uvicorn.Config(
-            app, http=connections_within(kept), lifespan="off", log_config=None, timeout_keep_alive=60
+            app, http=connections_within(kept, admission), lifespan="off", log_config=None, timeout_keep_alive=60
         )
         server = uvicorn.Server(config)
         server.capture_signals = _NoSignals  # type: ignore[method-assign,assignment]
