@@ -60,9 +60,10 @@ class LimitedConnection(HttpToolsProtocol):
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timer."""
+        """Stop the timers; uvicorn forgets its own if the client reset the connection, and it holds the last request."""
         super().connection_lost(exc)
         self._stop_timer()
+        self._unset_keepalive_if_required()
         if self.ticket is not None:
             self.ticket.leave()
 
