@@ -60,7 +60,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timers; uvicorn forgets its own if the client reset the connection, and it holds the last request."""
+        """Stop the timers: uvicorn's own, too, which would hold on to a connection that the client has reset."""
         super().connection_lost(exc)
         self._stop_timer()
         self._unset_keepalive_if_required()

@@ -120,6 +120,7 @@ class Request:
         self.arrived = time.perf_counter()
         """When it had arrived to its end, if it had to wait for its turn."""
         self._scope, self._receive, self._limits = scope, receive, limits
+        self._ticket: Ticket | None = scope.get("extensions", {}).get(TICKET)
         self._headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # of several, the first one counts
 
     def header(self, name: bytes, default: str = "") -> str:
@@ -129,7 +130,7 @@ class Request:
 
     def ticket(self, admission: Admission) -> Ticket:
         """Return the ticket that the connection got, or a new one if that has left the line; 429 if there is none."""
-        ticket: Ticket | None = self._scope.get("extensions", {}).get(TICKET)
+        ticket = self._ticket
         if ticket is None or not ticket.is_waiting:
             ticket = admission.admit()
         if ticket is None:
@@ -156,7 +157,8 @@ class Request:
             raise HTTPException(415, f"Content-Type: expected {JSON}")
         parts: list[bytes] = []
         size, most, is_complete = 0, self._limits.max_body_bytes, False
-        timeout = asyncio.timeout(self._limits.body_timeout)
+        is_here = self._ticket is not None and self._ticket.is_waiting  # to its end: a timer would be a waste
+        timeout = asyncio.timeout(None if is_here else self._limits.body_timeout)
         try:
             async with timeout:
                 while not is_complete:
