@@ -1,7 +1,7 @@
 """Accepting connections: all that are there at once, each by the worker that has the fewest, or refused on the spot.
 
 A connection whose request has arrived, and which would wait for too long, is answered with 429 and closed before
-anything is made of it: that takes a tenth of the time of a request, so that a service keeps answering what it can.
+anything is made of it: that takes a small part of the time of a request, so a service goes on answering what it can.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import Iterator, MutableSequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -38,7 +38,7 @@ class Server(uvicorn.Server):
         config: uvicorn.Config,
         listener: socket.socket,
         admission: Admission,
-        counts: MutableSequence[int] | None = None,
+        counts: memoryview[int] | list[int] | None = None,
         number: int = 0,
     ) -> None:
         """Make a server that does not accept yet.
@@ -52,7 +52,7 @@ class Server(uvicorn.Server):
         """
         super().__init__(config)
         self._listener, self._admission = listener, admission
-        self._counts: MutableSequence[int] = [0] if counts is None else counts
+        self._counts = [0] if counts is None else counts
         self._number = number
         self._accepting: set[asyncio.Task[Any]] = set()
 
