@@ -325,6 +325,18 @@ def test_whoever_hangs_up_leaves_the_line(tmp_path: Path, first: bytes) -> None:
     asyncio.run(asyncio.wait_for(run(), 30))
 
 
+@pytest.mark.parametrize("change", [(b"localhost", b"example.org"), (b"application/json", b"text/plain")])
+def test_whoever_is_refused_for_another_reason_leaves_the_line(tmp_path: Path, change: tuple[bytes, bytes]) -> None:
+    async def run() -> None:
+        admission = Admission(256)
+        async with serving(tmp_path, admission) as connect:
+            for _ in range(10):
+                assert await (await connect(RERANK.replace(*change))).status() in (403, 415)
+            assert admission.waiting == 0
+
+    asyncio.run(run())
+
+
 def test_connections_that_clients_reset_are_forgotten(tmp_path: Path) -> None:
     async def run() -> None:
         async with serving(tmp_path) as connect:

@@ -108,6 +108,12 @@ class LimitedConnection(HttpToolsProtocol):
         self._received -= len(body)
         super().on_body(body)
 
+    def on_response_complete(self) -> None:
+        """Take the next request; one that was answered before its turn leaves the line."""
+        if self.ticket is not None:
+            self.ticket.leave()
+        super().on_response_complete()
+
     def send_400_response(self, msg: str) -> None:
         """Refuse what the parser could not accept, or a callback above did not."""
         if self._is_refused:
