@@ -707,8 +707,12 @@ def test_requests_in_flight_are_limited(strict: Strict) -> None:
         other.execute("BEGIN IMMEDIATE")
         first = threading.Thread(target=ask)
         first.start()
-        _wait_until(lambda: strict.get("/metrics", strict.admin_key).status_code == 429, 4)
+        _wait_until(
+            lambda: "seq2slate_in_flight 2.0" in strict.get("/metrics", strict.admin_key).text, 4
+        )  # with itself
         assert strict.post("/v1/rerank", request("u", n=3)).status_code == 429
+        assert strict.get("/v1/experiment", strict.admin_key).status_code == 429
+        assert strict.get("/metrics", strict.admin_key).status_code == 200
         assert strict.service.client.get("/healthz").status_code == 200
     finally:
         other.close()
