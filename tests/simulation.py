@@ -147,7 +147,7 @@ class World:
             yield
         finally:
             sys.settrace(before)
-            threading.settrace(before)  # type: ignore[arg-type]
+            threading.settrace(before)
 
 
 class _Selector(selectors.SelectSelector):
@@ -173,13 +173,13 @@ class _Loop(asyncio.SelectorEventLoop):
     def has_work(self) -> bool:
         return bool(self._ready)  # type: ignore[attr-defined]
 
-    def call_soon_threadsafe(self, callback: Any, *arguments: Any, context: Any = None) -> Any:
-        return self.call_soon(callback, *arguments, context=context)
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+        return self.call_soon(callback, *args, context=context)
 
-    def run_in_executor(self, _executor: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
         done = self.create_future()
         try:
-            done.set_result(function(*arguments))
+            done.set_result(func(*args))
         except Exception as error:
             done.set_exception(error)
         return done
@@ -307,6 +307,10 @@ class FailingConnection:
     def structural_damage(self) -> list[str]:
         """Find nothing: it is in memory."""
         return []
+
+    def has_its_files(self) -> bool:
+        """There are none that could be lost."""
+        return True
 
     def interrupt(self) -> None:
         """Break the connection; whoever waits for it goes on."""

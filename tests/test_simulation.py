@@ -19,7 +19,6 @@ from seq2slate.log import writer
 from seq2slate.log.backend import LogError
 from seq2slate.log.check import check_log
 from seq2slate.log.impression_log import ImpressionLog
-from seq2slate.serving import service as service_module
 from seq2slate.serving.deployment import Deployment
 from seq2slate.serving.messages import ClickRequest, read_rerank
 from seq2slate.serving.monitoring import Monitor
@@ -168,7 +167,7 @@ def simulate(seed: int) -> Schedule:
     with (
         patch.object(writer, "SimpleQueue", lambda: world.queue),
         patch.object(writer, "monotonic", lambda: world.now),
-        patch.object(service_module.secrets, "token_urlsafe", lambda _: f"{ids.getrandbits(96):024x}"),
+        patch("secrets.token_urlsafe", lambda _: f"{ids.getrandbits(96):024x}"),
         world.traced(),
     ):
         schedule = Schedule(seed, world)
