@@ -28,6 +28,7 @@ from seq2slate.cli.options import (
     RelevantFrom,
     Seed,
     Target,
+    WorldName,
     derived_from,
     with_columns,
 )
@@ -56,11 +57,14 @@ def synth(
     out: Annotated[Path, typer.Argument(help="File to write; its suffix says the format (.parquet, .jsonl, .txt).")],
     lists: Annotated[int, typer.Option(min=1, help="Number of lists.")] = 1000,
     items: Annotated[float, typer.Option(min=1, help="Mean number of items of a list.")] = 110,
-    features: Annotated[int, typer.Option(min=4, help="Number of feature columns.")] = 136,
+    world: Annotated[WorldName, typer.Option(help="What lists are like: a sample of WEB30K, or topics.")] = "web30k",
+    features: Annotated[
+        int | None, typer.Option(min=4, help="Number of feature columns, for world topics; 136 unless given.")
+    ] = None,
     seed: Seed = 0,
 ) -> None:
     """Generate lists shaped like the WEB30K data set, with the true probability of relevance beside them."""
-    write(make_synthetic_lists(lists, items=items, features=features, seed=seed), out)
+    write(make_synthetic_lists(lists, items=items, world=world, features=features, seed=seed), out)
     typer.echo(f"{out}: {lists:,} lists")
 
 
