@@ -52,8 +52,9 @@ def seq2slate(*arguments: object, code: int = 0) -> Done:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Generated lists, and a ranker that was trained on others."""
     path = tmp_path_factory.mktemp("cli")
-    seq2slate("synth", path / "lists.parquet", "--lists", 60, "--items", 12, "--features", 10, "--seed", 3)
-    RidgeRanker().fit(make_synthetic_lists(60, items=12, features=10, seed=4)).save(path / "ridge")
+    shape = ("--items", 12, "--world", "topics", "--features", 10)
+    seq2slate("synth", path / "lists.parquet", "--lists", 60, *shape, "--seed", 3)
+    RidgeRanker().fit(make_synthetic_lists(60, items=12, world="topics", features=10, seed=4)).save(path / "ridge")
     return path
 
 

@@ -1,9 +1,8 @@
-"""The generated data are what their description says: shares, lengths, probabilities, topics and columns."""
+"""World `topics` is what its description says: shares, lengths, topics and columns."""
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
+from functools import cache, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -13,45 +12,28 @@ from scipy.spatial.distance import pdist, squareform
 
 from seq2slate.data.features import FeatureTransform
 from seq2slate.data.lists import ItemLists
-from seq2slate.errors import UsageError
-from seq2slate.simulation import synthetic
-from seq2slate.simulation.synthetic import GRADE_SHARES, make_synthetic_lists
+from seq2slate.simulation import topics
+from seq2slate.simulation.synthetic import make_synthetic_lists
+from tests.test_synthetic import grades_of, probability_of
+
+topics_lists = partial(make_synthetic_lists, world="topics")
 
 
 @cache
 def web30k_like() -> ItemLists:
     """About 44,000 items with every kind of column."""
-    return make_synthetic_lists(400, seed=0)
+    return topics_lists(400, seed=0)
 
 
 @cache
 def many_lists() -> ItemLists:
     """Short and narrow lists, so that their number makes shares sharp."""
-    return make_synthetic_lists(20_000, items=10, features=4, seed=1)
+    return topics_lists(20_000, items=10, features=4, seed=1)
 
 
 def topics_of(lists: ItemLists, seed: int) -> npt.NDArray[np.int64]:
     """The topics behind generated lists: drawn again, all lists at once, from the same streams."""
-    return synthetic._draw_latent(lists.lengths, synthetic._Streams.from_seed(seed)).topic
-
-
-def grades_of(lists: ItemLists) -> npt.NDArray[np.int64]:
-    assert lists.labels is not None
-    return lists.labels.astype(np.int64)
-
-
-def probability_of(lists: ItemLists) -> npt.NDArray[np.float64]:
-    assert lists.relevance_probability is not None
-    return lists.relevance_probability.astype(np.float64)
-
-
-def same_arrays(a: ItemLists, b: ItemLists) -> bool:
-    return all(
-        getattr(a, name).equals(getattr(b, name))
-        if name in ("list_ids", "item_ids")
-        else np.array_equal(getattr(a, name), getattr(b, name))
-        for name in ("features", "offsets", "labels", "list_ids", "item_ids", "relevance_probability")
-    )
+    return topics._draw_latent(lists.lengths, topics._Streams.from_seed(seed)).topic
 
 
 # Shapes
@@ -68,63 +50,23 @@ def test_the_shape_is_that_of_web30k() -> None:
     assert lists.checked() is lists
 
 
-def test_nothing_but_the_features_says_what_is_behind_them() -> None:
-    lists = make_synthetic_lists(3, items=4, features=5, seed=0)
-    assert lists.feature_names == ("f1", "f2", "f3", "f4", "f5")
-    assert not lists.categorical
-    assert not lists.context
-    assert lists.impressions is None
-    assert lists.relevance is None
-
-
-@pytest.mark.parametrize("mean", [1, 2, 3.5, 25, 110])
-def test_lengths_have_the_mean_that_was_asked_for(mean: float) -> None:
-    lengths = make_synthetic_lists(2000, items=mean, features=4, seed=2).lengths
-    assert lengths.min() >= 1
-    rounding_error = 0.5 / np.sqrt(len(lengths))  # the standard deviation of a rounding is at most 1/2
-    assert lengths.mean() == pytest.approx(mean, rel=0.005, abs=4 * rounding_error * (mean > 1))
-
-
 def test_lengths_are_log_normal() -> None:
-    logs = np.log(make_synthetic_lists(5000, features=4, seed=3).lengths)
-    assert logs.std() == pytest.approx(synthetic.LENGTH_SIGMA, rel=0.03)
+    logs = np.log(topics_lists(5000, features=4, seed=3).lengths)
+    assert logs.std() == pytest.approx(topics.LENGTH_SIGMA, rel=0.03)
     assert abs(stats.skew(logs)) < 0.1
-
-
-@pytest.mark.parametrize("n_lists", [0, 1])
-def test_few_lists(n_lists: int) -> None:
-    lists = make_synthetic_lists(n_lists, items=1, features=4, seed=0)
-    assert len(lists) == n_lists
-    assert lists.features.shape == (n_lists, 4)
 
 
 @pytest.mark.parametrize("features", [*range(4, 40), 136, 300])
 def test_every_number_of_features_has_every_kind_of_column_that_matters(features: int) -> None:
-    embedding, signal, noise, per_list, constant = synthetic._column_counts(features)
+    embedding, signal, noise, per_list, constant = topics._column_counts(features)
     assert embedding + signal + noise + per_list + constant == features
     assert min(embedding - 1, signal, noise) >= 1
     assert embedding >= signal >= noise >= embedding - 2
-    assert make_synthetic_lists(2, items=3, features=features, seed=0).n_features == features
-
-
-# Repeatable
-
-
-def test_a_seed_gives_the_same_arrays_and_another_seed_others() -> None:
-    one, again, other = (make_synthetic_lists(20, items=8, features=20, seed=seed) for seed in (5, 5, 6))
-    assert same_arrays(one, again)
-    assert not np.isin(one.features[:, one.features.std(axis=0) > 10], other.features).any()
-    assert not set(one.item_ids.to_pylist()) & set(other.item_ids.to_pylist())
-
-
-def test_the_size_of_the_blocks_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    at_once = make_synthetic_lists(60, items=30, features=136, seed=7)
-    monkeypatch.setattr(synthetic, "_BLOCK_CELLS", 136 * 50)
-    assert same_arrays(make_synthetic_lists(60, items=30, features=136, seed=7), at_once)
+    assert topics_lists(2, items=3, features=features, seed=0).n_features == features
 
 
 def test_columns_mean_the_same_for_every_seed() -> None:
-    a, b = (make_synthetic_lists(300, items=50, features=34, seed=seed) for seed in (10, 11))
+    a, b = (topics_lists(300, items=50, features=34, seed=seed) for seed in (10, 11))
     varying = np.ptp(a.features, axis=0) > 0
     shown, shown_again = (
         np.corrcoef(np.log1p(np.abs(lists.features[:, varying])), probability_of(lists), rowvar=False)[-1, :-1]
@@ -140,38 +82,26 @@ def test_grades_have_the_shares_of_web30k() -> None:
     lists = many_lists()
     shares = np.bincount(grades_of(lists), minlength=5) / lists.n_items
     # Grades of a list go together, so the spread of a share is that over lists.
-    for grade, share in enumerate(GRADE_SHARES):
+    for grade, share in enumerate(topics.GRADE_SHARES):
         in_list = np.add.reduceat(grades_of(lists) == grade, lists.offsets[:-1], dtype=float)
         error = np.std(in_list - share * lists.lengths) * np.sqrt(len(lists)) / lists.n_items
         assert shares[grade] == pytest.approx(share, abs=4 * error)
         assert error < 0.05 * share
 
 
-def test_probabilities_are_calibrated() -> None:
-    lists = many_lists()
-    relevant, probability = grades_of(lists) >= 2, probability_of(lists)
-    assert ((probability >= 0) & (probability <= 1)).all()
-    bins = np.minimum((probability * 10).astype(int), 9)
-    counts = np.bincount(bins)
-    assert counts.min() > 500
-    observed, expected = (np.bincount(bins, values) / counts for values in (relevant, probability))
-    error = np.sqrt(np.bincount(bins, probability * (1 - probability))) / counts
-    assert (np.abs(observed - expected) < 4 * error).all()
-
-
 def test_a_list_is_relevant_by_topics() -> None:
-    lists = make_synthetic_lists(400, items=60, features=4, seed=8)
-    group = lists.list_index * synthetic.TOPICS[1] + topics_of(lists, 8)
-    utility = synthetic._draw_latent(lists.lengths, synthetic._Streams.from_seed(8)).utility
+    lists = topics_lists(400, items=60, features=4, seed=8)
+    group = lists.list_index * topics.TOPICS[1] + topics_of(lists, 8)
+    utility = topics._draw_latent(lists.lengths, topics._Streams.from_seed(8)).utility
     counts = np.maximum(np.bincount(group), 1)
     within = utility - (np.bincount(group, utility) / counts)[group]
     own_variance = (within**2).sum() / (lists.n_items - np.count_nonzero(np.bincount(group)))
-    assert own_variance == pytest.approx(synthetic.OWN_UTILITY, rel=0.05)
-    assert utility.var() == pytest.approx(1 - synthetic.GRADE_NOISE, rel=0.1)
+    assert own_variance == pytest.approx(topics.OWN_UTILITY, rel=0.05)
+    assert utility.var() == pytest.approx(1 - topics.GRADE_NOISE, rel=0.1)
 
 
 def test_features_predict_relevance_but_not_all_of_it() -> None:
-    train, test = (make_synthetic_lists(300, items=50, seed=seed) for seed in (20, 21))
+    train, test = (topics_lists(300, items=50, seed=seed) for seed in (20, 21))
     transform = FeatureTransform.fit(train)
     x, x_test = (transform.apply(lists).dense.astype(np.float64) for lists in (train, test))
     weights = np.linalg.solve(x.T @ x + 10 * np.eye(x.shape[1]), x.T @ grades_of(train))
@@ -185,7 +115,7 @@ def test_features_predict_relevance_but_not_all_of_it() -> None:
 def test_lists_have_a_handful_of_uneven_topics() -> None:
     lists = web30k_like()
     topic = topics_of(lists, 0)
-    sizes = np.zeros((len(lists), synthetic.TOPICS[1]), dtype=int)
+    sizes = np.zeros((len(lists), topics.TOPICS[1]), dtype=int)
     np.add.at(sizes, (lists.list_index, topic), 1)
     assert (sizes > 0).sum(axis=1).mean() > 4
     largest = sizes.max(axis=1) / lists.lengths
@@ -218,7 +148,7 @@ def test_topics_are_still_visible_after_scaling() -> None:
 
 
 def test_few_features_show_topics_too() -> None:
-    lists = make_synthetic_lists(60, items=60, features=4, seed=9)
+    lists = topics_lists(60, items=60, features=4, seed=9)
     within, between = same_topic_is_similar(lists, lists.features, seed=9)
     assert within > 0.8
     assert between < 0.5
@@ -227,7 +157,7 @@ def test_few_features_show_topics_too() -> None:
 def test_an_embedding_means_nothing_by_itself() -> None:
     """Topics lie elsewhere in every list: the first topic of one list is no nearer to that of another than the rest."""
     lists = web30k_like()
-    latent = synthetic._draw_latent(lists.lengths, synthetic._Streams.from_seed(0))
+    latent = topics._draw_latent(lists.lengths, topics._Streams.from_seed(0))
     means = np.array([latent.embedding[latent.topic == topic].mean(axis=0) for topic in range(3)])
     assert (np.abs(means) < 4 / np.sqrt(len(lists))).all()
 
@@ -264,21 +194,3 @@ def test_columns_of_lists_are_the_same_for_all_their_items() -> None:
     x = lists.features[:, np.ptp(lists.features, axis=0) > 0]
     largest, smallest = (extreme.reduceat(x, lists.offsets[:-1]) for extreme in (np.maximum, np.minimum))
     assert (largest == smallest).all(axis=0).sum() == 136 // 17
-
-
-# Errors
-
-
-@pytest.mark.parametrize(
-    ("request_options", "message"),
-    [
-        ({"features": 3}, "at least 4 features .* got 3"),
-        ({"items": 0.5}, "mean must be 1 or more, got 0.5"),
-        ({"items": float("nan")}, "mean must be 1 or more"),
-        ({"n_lists": -1}, "must not be negative, got -1"),
-        ({"seed": -1}, "seed must not be negative"),
-    ],
-)
-def test_what_cannot_be_generated_is_refused(request_options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        make_synthetic_lists(**{"n_lists": 1, "seed": 0} | request_options)

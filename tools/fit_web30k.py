@@ -127,7 +127,10 @@ def main() -> None:
     noise, own = figures.within[-1, -1] ** 2, (figures.within[-1] ** 2).sum()
     unexplained = figures.between[-1, -1] ** 2 / (figures.between[-1] ** 2).sum()
     print(f"{FIGURES}: {FIGURES.stat().st_size:,} bytes")
-    print(f"variance of the grade's score: between lists {1 - own:.3f}, of which the columns explain {1 - unexplained:.3f}")
+    print(
+        f"variance of the grade's score: between lists {1 - own:.3f}, of which the columns explain "
+        f"{1 - unexplained:.3f};"
+    )
     print(f"within lists {own:.3f}, of which the columns explain {1 - noise / own:.3f}; noise {noise:.3f}")
 
 

@@ -423,6 +423,7 @@ def reproduce(
             help="Graded lists: a file, a glob, or a folder with train, valid and test; generated if not given."
         ),
     ] = None,
+    world: Annotated[WorldName, typer.Option(help="The world of generated lists.")] = "web30k",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer lists, fewer epochs, and one seed.")] = False,
     seeds: Annotated[int | None, typer.Option(min=1, help="How often everything random is trained.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes at a time; as many as cores if not given.")] = None,
@@ -431,7 +432,7 @@ def reproduce(
     from seq2slate.reproduce.plan import FULL, QUICK
     from seq2slate.reproduce.run import reproduce as run
 
-    settings = QUICK if quick else FULL
+    settings = replace(QUICK if quick else FULL, world=world)
     if seeds is not None:
         settings = replace(settings, seeds=seeds)
     try:

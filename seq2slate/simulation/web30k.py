@@ -58,7 +58,7 @@ class Web30kFigures:
     grade_shares: Doubles
     """(5,) of grades 0 to 4."""
     lengths: Doubles
-    """Equally spaced quantiles of the length of a list, shortest first, after its first item and relative to the mean."""
+    """Equally spaced quantiles of the length of a list after its first item, shortest first; their mean is 1."""
 
     @classmethod
     def read(cls, path: str | os.PathLike[str] = FIGURES) -> Web30kFigures:
