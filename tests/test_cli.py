@@ -118,6 +118,15 @@ def test_the_same_seed_gives_the_same_bytes(folder: Path) -> None:
     assert (folder / "a.parquet").read_bytes() == (folder / "b.parquet").read_bytes()
 
 
+def test_synth_draws_from_the_world_that_is_named(tmp_path: Path) -> None:
+    seq2slate("synth", tmp_path / "web.parquet", "--lists", 4, "--items", 3)
+    seq2slate("synth", tmp_path / "topics.parquet", "--lists", 4, "--items", 3, "--world", "topics")
+    assert_same_lists(read(tmp_path / "web.parquet"), make_synthetic_lists(4, items=3, seed=0))
+    assert_same_lists(read(tmp_path / "topics.parquet"), make_synthetic_lists(4, items=3, world="topics", seed=0))
+    refused = seq2slate("synth", tmp_path / "few.parquet", "--features", 12, code=2)
+    assert "web30k has the 136 columns" in refused.err
+
+
 @pytest.fixture
 def broken(tmp_path: Path) -> Path:
     (tmp_path / "empty.txt").write_text("")

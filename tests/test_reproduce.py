@@ -457,6 +457,10 @@ def test_the_command_reproduces_and_says_what_is_wrong(tmp_path: Path) -> None:
     assert "no such file" in failed.err
     with patch("seq2slate.reproduce.run.reproduce", return_value={"a cell": None}):
         seq2slate("reproduce", "table1", "--out", tmp_path / "other", code=1)
+    for world, arguments in {"web30k": (), "topics": ("--world", "topics")}.items():
+        with patch("seq2slate.reproduce.run.reproduce", return_value={}) as called:
+            seq2slate("reproduce", "table1", "--out", tmp_path / "other", *arguments)
+        assert called.call_args.args[2].world == world
     with patch("seq2slate.reproduce.run.reproduce", side_effect=KeyboardInterrupt):
         stopped = seq2slate("reproduce", "table1", "--out", tmp_path / "other", code=130)
     assert "goes on from there" in stopped.err
