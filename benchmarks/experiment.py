@@ -166,8 +166,8 @@ class Audience:
 
     def __init__(self, n_lists: int, *, k: int, noise: float, seed: int):
         lists = reorder_lists(
-            RidgeRanker().fit(make_synthetic_lists(2000, items=20, features=30, seed=seed)),
-            make_synthetic_lists(n_lists, items=20, features=30, seed=seed + 1),
+            RidgeRanker().fit(make_synthetic_lists(2000, items=20, world="topics", features=30, seed=seed)),
+            make_synthetic_lists(n_lists, items=20, world="topics", features=30, seed=seed + 1),
         )
         self.user = click_model("position", eta=0.5)
         batch = lists.batch()

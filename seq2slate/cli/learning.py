@@ -28,6 +28,7 @@ from seq2slate.cli.options import (
     RelevantFrom,
     Seed,
     Target,
+    WorldName,
     derived_from,
     with_columns,
 )
@@ -56,11 +57,14 @@ def synth(
     out: Annotated[Path, typer.Argument(help="File to write; its suffix says the format (.parquet, .jsonl, .txt).")],
     lists: Annotated[int, typer.Option(min=1, help="Number of lists.")] = 1000,
     items: Annotated[float, typer.Option(min=1, help="Mean number of items of a list.")] = 110,
-    features: Annotated[int, typer.Option(min=4, help="Number of feature columns.")] = 136,
+    world: Annotated[WorldName, typer.Option(help="What lists are like: a sample of WEB30K, or topics.")] = "web30k",
+    features: Annotated[
+        int | None, typer.Option(min=4, help="Number of feature columns, for world topics; 136 unless given.")
+    ] = None,
     seed: Seed = 0,
 ) -> None:
     """Generate lists shaped like the WEB30K data set, with the true probability of relevance beside them."""
-    write(make_synthetic_lists(lists, items=items, features=features, seed=seed), out)
+    write(make_synthetic_lists(lists, items=items, world=world, features=features, seed=seed), out)
     typer.echo(f"{out}: {lists:,} lists")
 
 
@@ -419,6 +423,7 @@ def reproduce(
             help="Graded lists: a file, a glob, or a folder with train, valid and test; generated if not given."
         ),
     ] = None,
+    world: Annotated[WorldName, typer.Option(help="The world of generated lists.")] = "web30k",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer lists, fewer epochs, and one seed.")] = False,
     seeds: Annotated[int | None, typer.Option(min=1, help="How often everything random is trained.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes at a time; as many as cores if not given.")] = None,
@@ -427,7 +432,7 @@ def reproduce(
     from seq2slate.reproduce.plan import FULL, QUICK
     from seq2slate.reproduce.run import reproduce as run
 
-    settings = QUICK if quick else FULL
+    settings = replace(QUICK if quick else FULL, world=world)
     if seeds is not None:
         settings = replace(settings, seeds=seeds)
     try:

@@ -14,6 +14,7 @@ from seq2slate.data.roles import Columns
 from seq2slate.options import Option, options_of
 from seq2slate.reproduce.plan import TARGETS
 from seq2slate.simulation.click_models import CLICK_MODELS
+from seq2slate.simulation.synthetic import WORLDS
 
 Eta = Annotated[float | None, typer.Option(min=0, help="Position i is seen with probability 1 / i^eta.")]
 Quantile = Annotated[
@@ -30,11 +31,14 @@ INTERRUPTED = 130
 if TYPE_CHECKING:
     ClickModelName: TypeAlias = str
     Target: TypeAlias = str
+    WorldName: TypeAlias = str
 else:
     ClickModelName = Literal[tuple(CLICK_MODELS)]
     """What `--user` takes."""
     Target = Literal[TARGETS]
     """What `reproduce` takes."""
+    WorldName = Literal[tuple(WORLDS)]
+    """What `--world` takes."""
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
