@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import accumulate, product
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from seq2slate.simulation.click_models import CLICK_MODELS, ClickModel
 from seq2slate.simulation.mixture import Mixture
 
 Row = Sequence[float]
-SimilarPairs = Callable[[Sequence[Row], float, str], set[tuple[int, int]]]
+SimilarPairs = Callable[[Sequence[Row], float], set[tuple[int, int]]]
 
 
 # Similar pairs, and groups
@@ -103,11 +103,13 @@ class Visit:
     factor: float = 0.5
     satisfaction: float = 0.6
     disappointment: float = 0.1
-    find_similar: SimilarPairs = field(default=similar_pairs)
+    find_similar: SimilarPairs | None = None
 
     @cached_property
     def similar(self) -> set[tuple[int, int]]:
-        return self.find_similar(self.rows, self.q, self.distance)
+        if self.find_similar is not None:
+            return self.find_similar(self.rows, self.q)
+        return similar_pairs(self.rows, self.q, self.distance)
 
     @cached_property
     def groups(self) -> list[int]:
@@ -231,12 +233,10 @@ def types_of_visits(users: Sequence[User], rows: Sequence[Row]) -> list[tuple[Us
 
 def drawn_type(users: Sequence[User], rows: Sequence[Row], visit: float) -> tuple[User, int]:
     """Return the type of the visit that the uniform draw `visit` chooses."""
-    below = 0.0
-    for user, intent, probability in types_of_visits(users, rows):
-        below += probability
-        if visit < below:
-            break
-    return user, intent
+    types = types_of_visits(users, rows)
+    below = list(accumulate(probability for _, _, probability in types))
+    number = next((number for number, bound in enumerate(below) if visit < bound), len(types) - 1)
+    return types[number][:2]
 
 
 def expected_rates(
@@ -245,10 +245,9 @@ def expected_rates(
     """Return the click rate of each slot: a sum over types of visits, all relevances and all that can happen."""
     rates = [0.0] * len(slate)
     for user, intent, share in types_of_visits(users, rows):
-        for relevant in product([False, True], repeat=len(rows)):
-            chances = (p if is_relevant else 1 - p for p, is_relevant in zip(probability, relevant, strict=True))
+        visit = Visit(user.model, rows, [], slate, intent, **user.options)
+        for visit.relevant in product([False, True], repeat=len(rows)):
+            chances = (p if is_relevant else 1 - p for p, is_relevant in zip(probability, visit.relevant, strict=True))
             weight = share * math.prod(chances)
-            visit = Visit(user.model, rows, relevant, slate, intent, **user.options)
-            if weight:
-                rates = [so_far + weight * rate for so_far, rate in zip(rates, visit.rates(), strict=True)]
+            rates = [so_far + weight * rate for so_far, rate in zip(rates, visit.rates(), strict=True)]
     return rates

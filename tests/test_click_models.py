@@ -337,7 +337,7 @@ def test_fatigue_rates() -> None:
 
 
 def test_stopping_rates() -> None:
-    user = StoppingModel(noise=0.5, satisfaction=0.8, disappointment=0.4)
+    user = StoppingModel(eta=0, noise=0.5, satisfaction=0.8, disappointment=0.4)
     found = rates(user, [[0.0]] * 3, [3, 0, 3], [0, 1, 2])
     np.testing.assert_allclose(found, [1, 0.2 * 0.5, 0.2 * (1 - 0.5 * 0.4)], atol=MONTE_CARLO)
 
@@ -450,9 +450,9 @@ def test_another_seed_is_another_log() -> None:
         (ContrastModel(eta=0, strength=1), False),
         (FatigueModel(eta=0), True),
         (FatigueModel(eta=0, factor=1), False),
-        (StoppingModel(), True),
-        (StoppingModel(noise=0), True),
-        (StoppingModel(noise=0, satisfaction=1), False),
+        (StoppingModel(eta=0), True),
+        (StoppingModel(eta=0, noise=0), True),
+        (StoppingModel(eta=0, noise=0, satisfaction=1), False),
         (Mixture((DiverseClicks(), CascadeModel(eta=0))), True),
     ],
 )
@@ -538,7 +538,7 @@ def test_every_user_of_the_battery_labels_a_log(text: str) -> None:
 
 @dataclass(frozen=True)
 class Shy(ClickModel):
-    """A toy: clicks an examined item of any grade, but nothing directly below a click. The state: a click just above."""
+    """A toy: clicks any examined item, but nothing directly below a click. The state: a click directly above."""
 
     appeal: float = 1.0
     eta: float = 0.0

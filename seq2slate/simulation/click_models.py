@@ -329,12 +329,14 @@ class FatigueModel(_User):
 class StoppingModel(PositionBasedModel):
     """f = r + (1 − r) noise until the user leaves, which a click may lead to, more likely if the item is relevant.
 
+    A satisfied user clicks no more, so for small eta the slate with the most clicks has its best items last.
+
     >>> lists = ItemLists(features=np.zeros((3, 1)), offsets=[0, 3], labels=[2, 2, 2])
     >>> simulate_clicks(StoppingModel(satisfaction=1), lists, seed=0).labels.tolist()
     [1.0, 0.0, 0.0]
     """
 
-    eta: float = 0.0
+    eta: float = 0.3
     satisfaction: float = 0.6
     """Probability that the user leaves after a click on a relevant item."""
     disappointment: float = 0.1
