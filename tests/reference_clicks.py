@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate, product
 from typing import Any
 
@@ -59,6 +59,11 @@ def similar_pairs(rows: Sequence[Row], q: float, distance: str = "euclidean") ->
 
 
 def groups_of(rows: Sequence[Row], n_groups: int) -> list[int]:
+    return _k_means(tuple(map(tuple, rows)), n_groups)
+
+
+@lru_cache(maxsize=8)
+def _k_means(rows: tuple[tuple[float, ...], ...], n_groups: int) -> list[int]:
     points = normalised(rows)
     direction = np.random.default_rng(0).normal(size=len(rows[0]) if rows else 0).tolist()
     along = [round(dot(point, direction), 9) for point in points]
