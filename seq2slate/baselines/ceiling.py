@@ -246,14 +246,15 @@ class _States(NamedTuple):
 
     def expected_clicks(self, user: ClickModel, candidates: Facts, examination: Doubles) -> Doubles:
         """Return (…, N) the expected clicks on each candidate in the next slot."""
-        return _weighted_sum(
-            self.probability * self._examined(examination), user.click_probability(candidates, self.state)
-        )
+        if len(examination) == 1:
+            return examination * user.mean_click_probability(candidates, self.state, self.probability)
+        return user.mean_click_probability(candidates, self.state, self.probability * self._examined(examination))
 
     def lost_clicks(self, user: ClickModel, candidates: Facts) -> Doubles:
         """Return (…, N) the clicks that each candidate directly below takes away; `probability` is that of a click."""
         factor = user.factor_below(candidates, self.state)
-        return _weighted_sum(self.probability, 1 - (np.ones(1) if factor is None else factor))
+        lost: Doubles = (self.probability * (1 - (np.ones(1) if factor is None else factor))).sum(axis=0)
+        return lost
 
     def branch(self, user: ClickModel, item: Facts, chance: Doubles, leaving: Doubles | float) -> _States:
         """Return every state twice: without a click on the item, and with one after which the user stays."""
@@ -309,13 +310,6 @@ class _Beam(NamedTuple):
         placed = np.where(np.isfinite(clicks), items, NO_ITEM)
         slates = np.concatenate([self.slates[rows, parents], placed[..., None]], axis=-1)
         return _Beam(slates, clicks, left, self.states.of_slates(rows, parents))
-
-
-def _weighted_sum(weights: Doubles, values: Doubles) -> Doubles:
-    """Return (…, N) the sum over states of weights (S, …, 1) times values (S, …, N), or values that states share."""
-    values = np.broadcast_to(values, np.broadcast_shapes(weights.shape, values.shape))
-    total: Doubles = np.einsum("s...,s...->...", weights, values)
-    return total
 
 
 def _best_of_each_set(totals: Doubles, left: BoolArray, tell_last: bool) -> Doubles:

@@ -122,6 +122,14 @@ class _ComparesItems(_User):
         """Nothing is similar to a clicked item."""
         return (np.zeros(kind.shape, dtype=bool),)
 
+    def mean_click_probability(self, candidates: Facts, state: Arrays, weights: Doubles) -> Doubles:
+        """Return the mean over s; the weights sum to 1, as visits have one type and do not end."""
+        near = (weights * state[0]).sum(axis=0)
+        far = np.zeros(near.shape, dtype=bool)
+        if_far, if_near = (self.click_probability(candidates, (where,)) for where in (far, ~far))
+        mean: Doubles = if_far + near * (if_near - if_far)
+        return mean
+
     def after(self, item: Facts, state: Arrays, clicked: BoolArray) -> Arrays:
         """Add the items that are similar to the clicked one."""
         return (state[0] | (clicked & item.pairs[0]),)

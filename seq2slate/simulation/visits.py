@@ -147,6 +147,16 @@ class ClickModel(Protocol):
         It is linear in the candidate's relevance, so that a probability of relevance gives the mean.
         """
 
+    def mean_click_probability(self, candidates: Facts, state: Arrays, weights: Doubles) -> Doubles:
+        """Return (…, C) the sum of the click probabilities over states (S, …, 1), with weights (S, …, 1) of them.
+
+        A user that computes it faster for many states may override it.
+        """
+        probability = self.click_probability(candidates, state)
+        shape = np.broadcast_shapes(weights.shape, probability.shape)
+        total: Doubles = np.einsum("s...,s...->...", weights, np.broadcast_to(probability, shape))
+        return total
+
     def factor_below(self, below: Facts, state: Arrays) -> Doubles | None:
         """Return (…, C) the factor that each item, directly below, puts on the click probability of the next slot."""
         return None
