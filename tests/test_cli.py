@@ -103,6 +103,25 @@ def test_simulate_labels_the_order_of_the_ranker(folder: Path) -> None:
         assert clicks.relevance is not None
 
 
+@pytest.mark.parametrize(
+    "options",
+    [["--user", "2 diverse:q=0.1 + intent"], ["--user", "similar", "--distance", "cosine"], ["--user", "stopping"]],
+)
+def test_users_are_named_with_their_options(folder: Path, options: list[str]) -> None:
+    seq2slate("simulate", folder / "lists.parquet", folder / "visits.parquet", *options)
+    ceilings = ["--ranker", "ceiling-logged", "--ranker", "ceiling-shown", "--json"]
+    rows = json.loads(seq2slate("evaluate", folder / "visits.parquet", *options, *ceilings).out)["rows"]
+    mean = {(row["ranker"], row["measure"]): row["mean"] for row in rows}
+    assert mean["ceiling-shown", "re-shown clicks@10"] > mean["base", "re-shown clicks@10"]
+
+
+def test_an_option_that_the_user_does_not_have_is_refused(folder: Path) -> None:
+    found = seq2slate(
+        "simulate", folder / "lists.parquet", folder / "no.parquet", "--user", "cascade", "--q", 1, code=2
+    )
+    assert "the click model 'cascade' has no option 'q'; it has eta, relevant_from" in found.err
+
+
 def test_evaluate_prints_one_table_or_json(folder: Path) -> None:
     seq2slate("simulate", folder / "lists.parquet", folder / "log.parquet", "--user", "cascade", "--eta", 1)
     arguments = ["evaluate", folder / "log.parquet", "--ranker", f"mine={folder / 'ridge'}", "--user", "cascade"]
