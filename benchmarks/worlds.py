@@ -27,7 +27,7 @@ from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import BaseOrder
 from seq2slate.estimator import Estimator
 from seq2slate.metrics import Measure, measure_ranker
-from seq2slate.simulation.click_models import similar_items
+from seq2slate.simulation.similarity import similar_items
 from seq2slate.simulation.synthetic import WORLDS
 
 LISTS, DRAWS = 178, 4

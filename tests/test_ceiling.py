@@ -85,20 +85,28 @@ def test_exact_slates_are_the_best_of_all(text: str, k: int) -> None:
         assert found[number] == pytest.approx(best, rel=1e-12)
 
 
-@pytest.mark.parametrize("text", USERS)
+@pytest.mark.parametrize("text", ["cascade", "diverse", "similar", "position"])
 def test_beam_search_comes_close_to_the_best_and_never_above(text: str) -> None:
-    user = click_model(text)
-    lists = small_lists(12, 6, seed=2)
+    check_beam_search(click_model(text), small_lists(40, 6, seed=2), width=720, greedy=0.9, wide=0.998)
+
+
+@pytest.mark.parametrize("text", [text for text in USERS if text not in ("cascade", "diverse", "similar", "position")])
+def test_beam_search_comes_close_for_users_with_more_to_remember(text: str) -> None:
+    """The greedy choice loses more where it matters what stands below an item, or who the user is."""
+    check_beam_search(click_model(text), small_lists(12, 6, seed=2), width=200, greedy=0.85, wide=0.994)
+
+
+def check_beam_search(user: ClickModel, lists: ItemLists, *, width: int, greedy: float, wide: float) -> None:
     best = values_of(ShownCeiling(user, exact_slates=720), user, lists, 6)
-    greedy = values_of(ShownCeiling(user, exact_slates=1, beam=1), user, lists, 6)
+    first = values_of(ShownCeiling(user, exact_slates=1, beam=1), user, lists, 6)
     found = values_of(ShownCeiling(user, exact_slates=1), user, lists, 6)
-    everything = values_of(ShownCeiling(user, exact_slates=1, beam=200), user, lists, 6)
+    everything = values_of(ShownCeiling(user, exact_slates=1, beam=width), user, lists, 6)
     assert (found <= best + 1e-12).all()
-    assert (greedy <= best + 1e-12).all()
-    assert greedy.mean() > 0.85 * best.mean()
+    assert (first <= best + 1e-12).all()
+    assert first.mean() > greedy * best.mean()
     assert found.mean() > 0.99 * best.mean()
-    assert found.mean() >= greedy.mean() - 1e-12
-    assert everything.mean() > 0.994 * best.mean()  # not 1: of slates with the same items the best so far is kept
+    assert found.mean() >= first.mean() - 1e-12
+    assert everything.mean() > wide * best.mean()  # not 1: of slates with the same items the best so far is kept
 
 
 def test_the_beam_finds_slates_that_the_greedy_choice_misses() -> None:
