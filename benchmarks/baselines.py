@@ -61,7 +61,7 @@ def run(n_lists: int = 4000) -> Rows:
 
 def _lists(size: int, seed: int) -> ItemLists:
     """Return clicked lists of exactly N_ITEMS items, so that the direct loop needs no padding."""
-    lists = make_synthetic_lists(2 * size, items=2 * N_ITEMS, seed=seed)
+    lists = make_synthetic_lists(2 * size, items=2 * N_ITEMS, world="topics", seed=seed)
     long = lists[lists.lengths >= N_ITEMS][:size]
     rows = (long.offsets[:-1, None] + np.arange(N_ITEMS)).ravel()
     assert long.labels is not None, "make_synthetic_lists labels its lists"

@@ -13,7 +13,7 @@ def run(n_lists: int = 10_000, batch_size: int = 128) -> Rows:
     """Return the share of padded cells in the batches of training, and in random batches."""
     rows: Rows = []
     for items in (25, 110):
-        lengths = make_synthetic_lists(n_lists, items=items, features=4, seed=0).lengths
+        lengths = make_synthetic_lists(n_lists, items=items, world="topics", features=4, seed=0).lengths
         at_random = np.array_split(np.random.default_rng(0).permutation(n_lists), n_lists // batch_size)
         rows.append(
             {

@@ -30,7 +30,7 @@ from seq2slate.experiments.analysis import EXPECTED_LIFT, compare_arms
 from seq2slate.experiments.counts import ArmCounts
 from seq2slate.experiments.interleaving import interleave, preference_from_clicks
 from seq2slate.experiments.statistics import Interval
-from seq2slate.simulation.click_models import Draws, scan
+from seq2slate.simulation.visits import Draws, Facts, scan
 
 Doubles = npt.NDArray[np.float64]
 ROOT = Path(__file__).resolve().parents[1]
@@ -166,8 +166,8 @@ class Audience:
 
     def __init__(self, n_lists: int, *, k: int, noise: float, seed: int):
         lists = reorder_lists(
-            RidgeRanker().fit(make_synthetic_lists(2000, items=20, features=30, seed=seed)),
-            make_synthetic_lists(n_lists, items=20, features=30, seed=seed + 1),
+            RidgeRanker().fit(make_synthetic_lists(2000, items=20, world="topics", features=30, seed=seed)),
+            make_synthetic_lists(n_lists, items=20, world="topics", features=30, seed=seed + 1),
         )
         self.user = click_model("position", eta=0.5)
         batch = lists.batch()
@@ -181,7 +181,7 @@ class Audience:
         """Return the clicks (V, K) on a slate for each visit."""
         draws = Draws(*rng.random((2, *slates.shape)))
         draws = draws._replace(examine=draws.examine / visits.examination[:, None])
-        return scan(self.user, slates, self.relevance[visits.lists], None, draws).clicks
+        return scan(self.user, slates, Facts(self.relevance[visits.lists]), draws).clicks
 
 
 def unit_counts(audience: Audience, visits: Visits, order: IntArray, rng: np.random.Generator) -> IntArray:

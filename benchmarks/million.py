@@ -37,9 +37,9 @@ def main() -> None:
         fill(f"{folder}/log.db", n)
         print(f"{n:,} impressions written: {n / (time.perf_counter() - started):,.0f} a second")
         Path(folder, "autumn.toml").write_text(EXPERIMENT)
-        with served("--experiment", f"{folder}/autumn.toml", "--log", f"{folder}/log.db") as url:
+        with served("--experiment", f"{folder}/autumn.toml", "--log", f"{folder}/log.db") as service:
             for path in ("/v1/experiment", "/", "/slates"):
-                p50, worst = read(url + path)
+                p50, worst = read(service.url + path)
                 print(f"GET {path}: median {p50:.0f} ms, slowest of {READS} {worst:.0f} ms")
 
 

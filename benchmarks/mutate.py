@@ -1,13 +1,14 @@
-"""Mutated inputs over all readers: each is read, or refused with an error that names the file.
+"""Mutated inputs over all readers and routes: each is read, or refused with an error that names the place.
 
-`python -m benchmarks.mutate` reads 100,000 of them (`--inputs`): LETOR, JSON lines, CSV, Parquet (bytes, metadata of
+`python -m benchmarks.mutate` tries 100,000 of them (`--inputs`). Every fourth is a request to a running service:
+`benchmarks.mutate_requests` has them. The others are files: LETOR, JSON lines, CSV, Parquet (bytes, metadata of
 seq2slate, text that is not UTF-8), `columns.toml`, key files, and `config.json` and `features.json` of saved rankers.
-An input is a small valid file with bytes flipped, cut, doubled, swapped or replaced by odd tokens. Its number is its
-seed: `--show NUMBER` prints what it was and how it was read.
+An input is a small valid one with bytes flipped, cut, doubled, swapped or replaced by odd tokens. Its number is its
+seed: `--show NUMBER` prints what it was and how it was taken.
 
-Workers read them, so that a library that aborts or hangs is noticed as well. An input fails if it raises anything but a
-user error, if the message does not name the file, if it emits a warning that is not about data, if it takes longer than
-10 seconds, or if it ends the worker. A worker that takes more than 500 MB of memory fails, too.
+Workers read the files, so that a library that aborts or hangs is noticed as well. An input fails if it raises anything
+but a user error, if the message does not name the file, if it emits a warning that is not about data, if it takes
+longer than 10 seconds, or if it ends the worker. A worker that takes more than 500 MB of memory fails, too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import json
 import os
 import queue
 import random
-import re
 import resource
 import subprocess
 import sys
@@ -29,14 +29,14 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks import mutate_requests
+from benchmarks.mutations import MEGABYTES, SECONDS, Outcome, is_request, mutated, peak_memory, small_lists
 from benchmarks.tables import print_table
 from seq2slate.baselines.linear import RidgeRanker
 from seq2slate.config import NetworkConfig
@@ -50,39 +50,10 @@ from seq2slate.estimator import load
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.serving.keys import add_key, read_keys
 
-SECONDS = 10.0
-"""What one input may take."""
-MEGABYTES = 500
-"""What a worker may take, with all libraries."""
 START_SECONDS = 120.0
 """What a worker may take to import everything and read its first input."""
 COMMAND = (sys.executable, "-m", "benchmarks.mutate", "--work")
 _PER_WORKER = 25_000
-_TOKENS = (
-    *(b"nan", b"inf", b"-inf", b"1e999", b"-0", b"0", b"-1", b"1e-400", b"9" * 30, b"9" * 5000, b"true", b"null"),
-    *(b"\0", b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"\\ud800", b"\\u0000", b"\r", b"\n", b"\n\n", b"\t"),
-    *(
-        b" ",
-        b",",
-        b":",
-        b";",
-        b"#",
-        b'"',
-        b"'",
-        b"\\",
-        b"[",
-        b"]",
-        b"{",
-        b"}",
-        b"[" * 3000,
-        b'{"a":' * 3000,
-        b"=",
-        b"/",
-    ),
-    *(b"[]", b"{}", b'""', b"[[]]", b"[null]", b'"a"', b"qid:", b"qid:1", b"1:", b"docid =", b"list_id", b"item_id"),
-    *(b"label", b"features", b"feature_names", b"position", b"shown_slot", b"context", b"categorical", b"version"),
-    *(b"2020-01-01", b"\xe2\x80\xae", "é".encode(), b"0x10", b"1_000", b"100000:1", b"99999:1"),
-)
 
 
 class Target(NamedTuple):
@@ -94,24 +65,12 @@ class Target(NamedTuple):
     read: Callable[[Path], object]
 
 
-@dataclass
-class Outcome:
-    """How the inputs of a run were read."""
-
-    read: Counter[str] = field(default_factory=Counter)
-    refused: Counter[str] = field(default_factory=Counter)
-    failures: list[dict[str, Any]] = field(default_factory=list)
-    """With `number`, `target` and `why`."""
-    megabytes: float = 0
-    """The largest worker."""
-
-
 # Inputs
 
 
 def targets(folder: Path) -> dict[str, Target]:
     """Return what is mutated; the folder keeps the saved rankers that are read again."""
-    lists = _lists()
+    lists = small_lists()
     found = {}
     for name, suffix, options in (
         ("LETOR", "txt", {}),
@@ -137,19 +96,6 @@ def targets(folder: Path) -> dict[str, Target]:
         for name in ("config.json", "features.json"):
             found[f"{kind}, {name}"] = _saved(folder / kind, name)
     return found
-
-
-def _lists() -> ItemLists:
-    rng = np.random.default_rng(0)
-    return ItemLists(
-        rng.normal(size=(9, 3)).astype(np.float32).round(3),
-        [0, 4, 4, 9],
-        labels=[0, 1, 0, 2, 0, 0, 1, 0, 0],
-        list_ids=["q1", "q2", "q3"],
-        feature_names=["price", "stars", "age"],
-        categorical={"city": ["Oslo", "Rome", None, "Oslo", "é", "Rome", "Lima", "Oslo", "Oslo"]},
-        context={"hour": [1.0, np.nan, 3.0], "device": ["phone", "desk", "phone"]},
-    )
 
 
 def _plain(lists: ItemLists) -> ItemLists:
@@ -214,60 +160,21 @@ def _saved(folder: Path, name: str) -> Target:
     return Target(kept[name], put, load)
 
 
-def mutated(seed: bytes, rng: random.Random) -> bytes:
-    """Return the bytes with one to four changes, more often one."""
-    data = bytearray(seed)
-    for _ in range(rng.choice((1, 1, 1, 2, 3, 4))):
-        at = rng.randrange(len(data) + 1)
-        length = rng.choice((1, 1, 2, 4, 16, 200))
-        kind = rng.randrange(9)
-        if kind == 0:
-            data[at : at + 1] = bytes([rng.randrange(256)])
-        elif kind == 1 and at < len(data):
-            data[at] ^= 1 << rng.randrange(8)
-        elif kind == 2:
-            del data[at : at + length]
-        elif kind == 3:
-            data[at:at] = data[at : at + length]
-        elif kind == 4:
-            other = rng.randrange(len(data) + 1)
-            data[at : at + length], data[other : other + length] = (
-                data[other : other + length],
-                data[at : at + length],
-            )
-        elif kind == 5:
-            del data[at:]
-        elif kind == 6:
-            data[at:at] = rng.choice(_TOKENS)
-        else:
-            start, stop = _word(data, at)
-            data[start:stop] = rng.choice(_TOKENS) if kind == 7 else b""
-    return bytes(data)
-
-
-def _word(data: bytearray, at: int) -> tuple[int, int]:
-    """Return where the word around a place begins and ends: a number, a name or a text."""
-    start = stop = at
-    while start > 0 and (chr(data[start - 1]).isalnum() or data[start - 1] in b"._-"):
-        start -= 1
-    while stop < len(data) and (chr(data[stop]).isalnum() or data[stop] in b"._-"):
-        stop += 1
-    return start, stop
-
-
 # Workers
 
 
 def work(first: int, last: int) -> Iterator[dict[str, Any]]:
-    """Read the inputs from `first` to `last`; yield the number of each before it is read, and how it was read after."""
+    """Read the files from `first` to `last`; yield the number of each before it is read, and how it was read after."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         found = targets(folder)
         for number in range(first, last):
+            if is_request(number):
+                continue
             target = _target_of(number, found)
             yield {"number": number, "target": target}
-            yield {"outcome": _outcome(found[target], number, folder), "megabytes": _peak()}
+            yield {"outcome": _outcome(found[target], number, folder), "megabytes": peak_memory()}
 
 
 def _target_of(number: int, found: dict[str, Target]) -> str:
@@ -293,19 +200,12 @@ def _read(target: Target, path: Path) -> str:
     return "read"
 
 
-def _peak() -> float:
-    """Return the peak of this process in MB: that of getrusage would include the process that started it."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        return int(re.search(r"VmHWM:\s+(\d+)", status.read_text())[1]) / 1024  # type: ignore[index]
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
 def run(n_inputs: int, first: int = 0) -> Outcome:
-    """Read so many inputs in workers, one after the other, and return how."""
+    """Try so many inputs, and return how they were taken: files in workers, one after the other, then requests."""
     outcome, number = Outcome(), first
     while number < first + n_inputs:
         number = _supervise(number, min(first + n_inputs, number + _PER_WORKER), outcome)
+    mutate_requests.run([number for number in range(first, first + n_inputs) if is_request(number)], outcome)
     return outcome
 
 
@@ -327,7 +227,7 @@ def _supervise(first: int, last: int, outcome: Outcome) -> int:
                     now = said
                 else:
                     peak = said["megabytes"]
-                    _count(said["outcome"], now, outcome)
+                    outcome.count(said["outcome"], now)
         except queue.Empty:
             why = f"took longer than {SECONDS:g} seconds"
             process.kill()
@@ -353,19 +253,13 @@ def _forward(process: subprocess.Popen[str], lines: queue.Queue[str]) -> None:
     lines.put("")
 
 
-def _count(said: str, now: dict[str, Any], outcome: Outcome) -> None:
-    if said == "read":
-        outcome.read[now["target"]] += 1
-    elif said == "refused":
-        outcome.refused[now["target"]] += 1
-    else:
-        outcome.failures.append(now | {"why": said})
-
-
 # The command
 
 
 def _show(number: int) -> None:
+    if is_request(number):
+        mutate_requests.show(number)
+        return
     with tempfile.TemporaryDirectory() as name:
         found = targets(Path(name))
         target = found[_target_of(number, found)]
@@ -374,11 +268,11 @@ def _show(number: int) -> None:
 
 
 def main() -> None:
-    """Read mutated inputs and print a table; the exit code is 1 if one of them failed."""
+    """Try mutated inputs and print a table; the exit code is 1 if one of them failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inputs", type=int, default=100_000)
     parser.add_argument("--first", type=int, default=0, help="number of the first input")
-    parser.add_argument("--show", type=int, metavar="NUMBER", help="one input, and how it is read")
+    parser.add_argument("--show", type=int, metavar="NUMBER", help="one input, and how it is taken")
     parser.add_argument("--work", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:

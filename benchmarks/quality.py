@@ -1,8 +1,8 @@
 """The network against the base order and against LambdaMART trained on the same clicks.
 
-`python -m benchmarks.quality [diverse|similar] [--seeds N]`: synthetic lists of 25 items on average, in the base order
-of ridge regressions on the grades (out of fold for the training lists), with simulated clicks: 10,000 training lists,
-2,000 validation lists for early stopping, and 10,000 test lists, which are read once. Written to
+`python -m benchmarks.quality [diverse|similar] [--seeds N]`: lists of the world `topics`, 25 items on average, in the
+base order of ridge regressions on the grades (out of fold for the training lists), with simulated clicks: 10,000
+training lists, 2,000 validation lists for early stopping, and 10,000 test lists, which are read once. Written to
 benchmarks/quality-USER.json. `--ablation` prints an ablation of the preset `default` on the validation lists instead.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ def make_split(
     user: ClickModel, *, train: int = 10_000, valid: int = 2_000, test: int = 10_000, items: float = 25
 ) -> Split:
     """Return clicked lists; the base order of every list comes from a ridge regression that was not fitted on it."""
-    grades = [make_synthetic_lists(count, items=items, seed=seed) for seed, count in enumerate((train, valid, test))]
+    shape = partial(make_synthetic_lists, items=items, world="topics")
+    grades = [shape(count, seed=seed) for seed, count in enumerate((train, valid, test))]
     base = RidgeRanker().fit(grades[0])
     orders = [
         order_out_of_fold(RidgeRanker(), grades[0]),

@@ -183,6 +183,12 @@ ATTACKS: dict[str, Callable[[], bytes]] = {
     "1,300,000 empty rows": lambda: b'{"unit":"u","item_ids":["a"],"features":[' + b"[]," * 1_300_000 + b"[]]}",
     "500,000 items": lambda: b'{"unit":"u","item_ids":[' + b'"aaaa",' * 500_000 + b'"a"]}',
     "an unknown field with 1,300,000 lists": lambda: b'{"unit":"u","x":[' + b"[]," * 1_300_000 + b"[]]}",
+    "200,000 nested lists": lambda: (
+        b'{"unit":"u","item_ids":["a"],"features":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
+    ),
+    "200,000 nested objects": lambda: (
+        b'{"unit":"u","item_ids":["a"],"context":' + b'{"a":' * 200_000 + b"1" + b"}" * 200_000 + b"}"
+    ),
     "a number of 4,000,000 digits": lambda: b'{"unit":"u","item_ids":["a"],"features":[[0.' + b"1" * 4_000_000 + b"]]}",
     "a whole number of 4,000,000 digits": lambda: (
         b'{"unit":"u","item_ids":["a"],"features":[[' + b"1" * 4_000_000 + b"]]}"

@@ -1,10 +1,10 @@
-"""The service under load: latency at 200 requests a second, and the highest rate that it keeps up with.
+"""The service under load: latency at 200 requests a second, CPU time, and the highest rate that it keeps up with.
 
-A service runs in one process with its log on; this one sends requests of 10 items with 136 features over loopback HTTP.
-It is an open-loop load: Poisson arrivals that do not wait for responses. Latency counts from the time at which a
-request was due, so that a service that falls behind cannot hide it. The latencies are those of the best run. Beside
-them stands the latency of `GET /healthz`, which does no work: the share of HTTP, of the client and of the machine's
-current load. Run with `python -m benchmarks service`.
+A service runs in one process, or in two, with its log on; this one sends requests of 10 items with 136 features over
+loopback HTTP, and shares the cores with it. It is an open-loop load: Poisson arrivals that do not wait for responses.
+Latency counts from the time at which a request was due, so that a service that falls behind cannot hide it. The
+latencies are those of the best run. Beside them stands the latency of `GET /healthz`, which does no work: the share of
+HTTP, of the client and of the machine's current load. Run with `python -m benchmarks service`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, cast
 from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from benchmarks.latency import new_model
 from benchmarks.network import N_FEATURES
@@ -38,51 +40,66 @@ HIGHEST_P99 = 25.0
 STEP = 100
 """Requests a second between one attempt at the highest rate and the next."""
 SECONDS, HEALTH_SECONDS, WARM_UP_SECONDS, ATTEMPT_SECONDS = 6.0, 2.0, 2.0, 4.0
-RUNS, ATTEMPTS = 5, 3
-CONNECTIONS = 64
+CPU_RATE, CPU_SECONDS = 600, 3.0
+RUNS, ATTEMPTS = 3, 3
+CONNECTIONS = N_REQUESTS = 64
 TIMEOUT = 30.0
 """Seconds without any response, after which the run fails."""
 HEALTH_CHECK = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def run() -> Rows:
-    """Return a row for each preset: latencies at the fixed rate, and the highest rate within its bar."""
-    rows: Rows = []
-    for preset in ("paper", "default"):
-        with served_preset(preset) as url:
-            measure(url, RATE, WARM_UP_SECONDS)
-            pairs = [
-                (_run_at(url, RATE, SECONDS), _run_at(url, RATE, HEALTH_SECONDS, HEALTH_CHECK)) for _ in range(RUNS)
-            ]
-            (p50, p99, _), (health_p50, *_) = min(pairs)
-            errors = sum(errors for (*_, errors), _ in pairs)
-            rows.append(
-                {
-                    "preset": preset,
-                    "requests/s": RATE,
-                    "p50, ms": p50,
-                    "bar, p50": P50_BAR,
-                    "p99, ms": p99,
-                    "bar, p99": P99_BAR,
-                    "errors in all runs": errors,
-                    "p50 of /healthz, ms": health_p50,
-                    f"highest rate, p99 < {HIGHEST_P99:g} ms": highest_rate(url),
-                }
-            )
-    return rows
+    """Return a row for each preset and number of workers."""
+    return [_row(preset, workers) for preset in ("paper", "default") for workers in (1, 2)]
+
+
+def _row(preset: str, workers: int) -> dict[str, float | str]:
+    """Return the latencies at the fixed rate, the highest rate within its bar, and the CPU time of a request."""
+    with served_preset(preset, workers) as service:
+        url = service.url
+        measure(url, RATE, WARM_UP_SECONDS)
+        pairs = [(_run_at(url, RATE, SECONDS), _run_at(url, RATE, HEALTH_SECONDS, HEALTH_CHECK)) for _ in range(RUNS)]
+        (p50, p99, _), (health_p50, *_) = min(pairs)
+        return {
+            "preset": preset,
+            "workers": workers,
+            "requests/s": RATE,
+            "p50, ms": p50,
+            "bar, p50": P50_BAR,
+            "p99, ms": p99,
+            "bar, p99": P99_BAR,
+            "errors in all runs": sum(errors for (*_, errors), _ in pairs),
+            "p50 of /healthz, ms": health_p50,
+            f"CPU at {CPU_RATE}/s, ms": min(cpu_milliseconds(service) for _ in range(RUNS)),
+            f"highest rate, p99 < {HIGHEST_P99:g} ms": highest_rate(url),
+        }
+
+
+def cpu_milliseconds(service: Served) -> float:
+    """Return the CPU time that the processes of a service spend on a request."""
+    before = service.cpu_seconds()
+    latencies, _ = measure(service.url, CPU_RATE, CPU_SECONDS)
+    return (service.cpu_seconds() - before) / len(latencies) * 1e3
 
 
 def highest_rate(url: str) -> int:
-    """Raise the rate until the service misses the bar in all of ATTEMPTS attempts."""
-    rate = 0
-    while any(_is_held(url, rate + STEP) for _ in range(ATTEMPTS)):
-        rate += STEP
-    return rate
+    """Return a rate that the service holds within the bar, while it misses it at STEP more in all attempts."""
+    held, missed = 0, 2 * STEP
+    while _is_held(url, missed):
+        held, missed = missed, 2 * missed
+    while missed - held > STEP:
+        rate = (held + missed) // 2 // STEP * STEP
+        if _is_held(url, rate):
+            held = rate
+        else:
+            missed = rate
+    return held
 
 
 def _is_held(url: str, rate: int) -> bool:
-    _, p99, errors = _run_at(url, rate, ATTEMPT_SECONDS)
-    return not errors and p99 < HIGHEST_P99
+    """Say whether one of ATTEMPTS attempts is within the bar."""
+    attempts = (_run_at(url, rate, ATTEMPT_SECONDS) for _ in range(ATTEMPTS))
+    return any(not errors and p99 < HIGHEST_P99 for _, p99, errors in attempts)
 
 
 def _run_at(url: str, rate: float, seconds: float, request: bytes | None = None) -> tuple[float, float, int]:
@@ -92,25 +109,39 @@ def _run_at(url: str, rate: float, seconds: float, request: bytes | None = None)
     return p50, p99, errors
 
 
+@dataclass(frozen=True)
+class Served:
+    """A service that runs."""
+
+    url: str
+    process: int
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of all its processes so far."""
+        parent = psutil.Process(self.process)
+        times = [process.cpu_times() for process in (parent, *parent.children())]
+        return float(sum(one.user + one.system for one in times))
+
+
 @contextmanager
-def served(*arguments: str) -> Iterator[str]:
-    """Run `seq2slate serve` with these arguments on a free port; yield its address."""
+def served(*arguments: str) -> Iterator[Served]:
+    """Run `seq2slate serve` with these arguments on a free port."""
     command = [sys.executable, "-m", "seq2slate.cli", "serve", *arguments, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            yield process.stdout.readline().split()[-1]
+            yield Served(process.stdout.readline().split()[-1], process.pid)
         finally:
             process.terminate()
 
 
 @contextmanager
-def served_preset(preset: str) -> Iterator[str]:
-    """Serve an untrained network of a preset, with a log; yield the address."""
+def served_preset(preset: str, workers: int = 1) -> Iterator[Served]:
+    """Serve an untrained network of a preset, with a log."""
     with tempfile.TemporaryDirectory() as folder:
         new_model(configure(preset).network).save(Path(folder) / "model")
-        with served(f"{folder}/model", "--log", f"{folder}/log.db") as url:
-            yield url
+        with served(f"{folder}/model", "--log", f"{folder}/log.db", "--workers", str(workers)) as service:
+            yield service
 
 
 def measure(url: str, rate: float, seconds: float, request: bytes | None = None) -> tuple[list[float], int]:
@@ -119,7 +150,7 @@ def measure(url: str, rate: float, seconds: float, request: bytes | None = None)
     An error is a response other than a logged slate of the model, or other than status 200 if a `request` is given.
     """
     rng = np.random.default_rng(0)
-    bodies = [_request(rng, number) for number in range(64)] if request is None else [request]
+    bodies = requests() if request is None else [request]
     waits = rng.exponential(1 / rate, int(rate * seconds))
     gc.collect()
     gc.freeze()
@@ -203,6 +234,12 @@ def _is_whole(response: bytes) -> bool:
     head, separator, body = response.partition(b"\r\n\r\n")
     length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
     return bool(separator) and len(body) >= int(length)
+
+
+def requests() -> list[bytes]:
+    """Return some requests for slates, head and body."""
+    rng = np.random.default_rng(0)
+    return [_request(rng, number) for number in range(N_REQUESTS)]
 
 
 def _request(rng: np.random.Generator, number: int) -> bytes:

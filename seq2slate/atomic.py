@@ -5,25 +5,31 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import glob
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _EXCHANGE = 2  # RENAME_EXCHANGE of Linux and RENAME_SWAP of macOS
 _NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
-_PARTIAL, _REPLACED = ".partial", ".replaced"
+_PARTIAL, _REPLACED, _UNFINISHED = ".partial", ".replaced", ".unfinished"
 
 
 @contextmanager
-def atomic_path(path: str | os.PathLike[str], *, mode: int | None = None) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; it is renamed when the block succeeds and deleted when it raises.
+def atomic_path(path: str | os.PathLike[str], *, mode: int | None = None, family: str | None = None) -> Iterator[Path]:
+    """Yield a temporary path; the file there takes the name `path` when the block succeeds, and goes when it raises.
 
     The file is synced to disk before it is renamed, so that neither a crash nor a full disk leaves half a file under
-    the final name. Missing folders are created. `mode` are its permissions; those that the umask leaves if None.
+    the final name. What killed writers have left is deleted. Missing folders are created.
+
+    Args:
+        path: The final name.
+        mode: Permissions of the file; those that the umask leaves if None.
+        family: A pattern of final names, of which leftovers are deleted, too.
 
     >>> folder = Path(tempfile.mkdtemp())
     >>> with atomic_path(folder / "note.txt") as partial:
@@ -33,21 +39,63 @@ def atomic_path(path: str | os.PathLike[str], *, mode: int | None = None) -> Ite
     """
     final = Path(path)
     final.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{final.name}.", suffix=".partial", dir=final.parent)
-    os.close(handle)
-    partial = Path(name)
+    for name in {glob.escape(final.name), family or glob.escape(final.name)}:
+        _delete_unfinished(final.parent.glob(f".{name}.*{_UNFINISHED}"))
+    with _own_folder(final) as folder:
+        partial = folder / final.name
+        try:
+            partial.touch()
+            yield partial
+            partial.chmod(0o666 & ~umask() if mode is None else mode)
+            sync(partial)
+            partial.replace(final)
+            sync(final.parent)
+        except OSError as error:
+            if error.errno is not None and error.filename is None:  # a full disk does not say for which file
+                error.filename = os.fspath(final)
+            raise
+
+
+@contextmanager
+def _own_folder(final: Path) -> Iterator[Path]:
+    """Yield a new folder beside a file, locked for as long as its writer lives, and delete it."""
+    handle = None
+    while handle is None:
+        folder = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=_UNFINISHED, dir=final.parent))
+        handle = _lock_folder(folder, fcntl.LOCK_EX)
     try:
-        yield partial
-        partial.chmod(0o666 & ~umask() if mode is None else mode)
-        sync(partial)
-        partial.replace(final)
-        sync(final.parent)
-    except OSError as error:
-        if error.errno is not None and error.filename is None:  # a full disk does not say which file it has no room for
-            error.filename = os.fspath(final)
-        raise
+        yield folder
     finally:
-        partial.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
+
+
+def _lock_folder(folder: Path, how: int) -> int | None:
+    """Return a handle that locks a folder; None if somebody else has it, or has deleted it before it was locked."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(handle, how)
+    except OSError:
+        if how & fcntl.LOCK_NB:  # it is locked, or the file system has no locks: then nobody can say who lives
+            os.close(handle)
+            return None
+    if folder.exists():
+        return handle
+    os.close(handle)
+    return None
+
+
+def _delete_unfinished(folders: Iterable[Path]) -> None:
+    """Delete what writers of files have left: of those that live, the folder is locked."""
+    for folder in folders:
+        with suppress(OSError):  # of another user
+            handle = _lock_folder(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if handle is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(handle)
 
 
 def sync(path: Path) -> None:
@@ -79,7 +127,7 @@ def atomic_folder(path: str | os.PathLike[str], check: Callable[[Path], None] | 
     The two folders change places in one system call, so at every instant the name leads to the old folder or to the
     new one, whole. A file system without that call gets two renames: between them, for some microseconds, the name
     leads nowhere, and a process that is killed just then leaves the old folder beside it, under a name that ends in
-    `.replaced`. Of a link, the folder that it leads to is replaced.
+    `.replaced`; the next writer puts it back first. Of a link, the folder that it leads to is replaced.
 
     One writer at a time is in such a block of the same parent folder. It deletes what killed writers have left.
 
@@ -105,8 +153,12 @@ def atomic_folder(path: str | os.PathLike[str], check: Callable[[Path], None] | 
             elif not _exchange(partial, final):
                 replaced = partial.with_suffix(_REPLACED)
                 final.rename(replaced)
-                partial.rename(final)
-                shutil.rmtree(replaced)
+                try:
+                    partial.rename(final)
+                except BaseException:
+                    replaced.rename(final)
+                    raise
+                shutil.rmtree(replaced, ignore_errors=True)
             sync(final.parent)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -128,11 +180,13 @@ def _locked(folder: Path) -> Iterator[bool]:
 
 
 def _sweep(final: Path) -> None:
-    """Delete what writers of a folder have left: they were killed, since nobody else holds the lock."""
-    suffixes = (_PARTIAL, _REPLACED) if final.exists() else (_PARTIAL,)
+    """Mend what writers of a folder have left: they were killed, since nobody else holds the lock."""
     for left in final.parent.iterdir():
-        if left.name.startswith(f".{final.name}.") and left.suffix in suffixes and left.is_dir():
-            shutil.rmtree(left, ignore_errors=True)
+        if left.name.startswith(f".{final.name}.") and left.suffix in (_PARTIAL, _REPLACED) and left.is_dir():
+            if left.suffix == _REPLACED and not final.exists():  # killed between the two renames
+                left.rename(final)
+            else:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _exchange(one: Path, other: Path) -> bool:

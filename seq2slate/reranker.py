@@ -32,7 +32,8 @@ class Reranker(Estimator):
     Beside its own options it takes any field of `NetworkConfig` and `TrainingConfig`, in place of the preset's.
 
     >>> from seq2slate import click_model, make_synthetic_lists, simulate_clicks
-    >>> log = simulate_clicks(click_model("diverse"), make_synthetic_lists(60, items=8, features=5, seed=1), seed=1)
+    >>> lists = make_synthetic_lists(60, items=8, world="topics", features=5, seed=1)
+    >>> log = simulate_clicks(click_model("diverse"), lists, seed=1)
     >>> model = Reranker(preset="paper", hidden=8, epochs=1).fit(log, quiet=True)
     >>> model.predict(log[:1]).min()  # 1 is the top slot
     np.int64(1)

@@ -133,7 +133,9 @@ def test_a_good_or_useless_column_is_no_leak(column: np.ndarray) -> None:
 
 
 def test_generated_logs_have_no_problems() -> None:
-    log = simulate_clicks(click_model("diverse"), make_synthetic_lists(200, items=12, features=8, seed=1), seed=1)
+    log = simulate_clicks(
+        click_model("diverse"), make_synthetic_lists(200, items=12, world="topics", features=8, seed=1), seed=1
+    )
     assert find_problems(log) == []
     assert find_problems(log[:3]) == []
     assert find_problems(log[:0]) == []

@@ -52,8 +52,9 @@ def seq2slate(*arguments: object, code: int = 0) -> Done:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Generated lists, and a ranker that was trained on others."""
     path = tmp_path_factory.mktemp("cli")
-    seq2slate("synth", path / "lists.parquet", "--lists", 60, "--items", 12, "--features", 10, "--seed", 3)
-    RidgeRanker().fit(make_synthetic_lists(60, items=12, features=10, seed=4)).save(path / "ridge")
+    shape = ("--items", 12, "--world", "topics", "--features", 10)
+    seq2slate("synth", path / "lists.parquet", "--lists", 60, *shape, "--seed", 3)
+    RidgeRanker().fit(make_synthetic_lists(60, items=12, world="topics", features=10, seed=4)).save(path / "ridge")
     return path
 
 
@@ -102,6 +103,25 @@ def test_simulate_labels_the_order_of_the_ranker(folder: Path) -> None:
         assert clicks.relevance is not None
 
 
+@pytest.mark.parametrize(
+    "options",
+    [["--user", "2 diverse:q=0.1 + intent"], ["--user", "similar", "--distance", "cosine"], ["--user", "stopping"]],
+)
+def test_users_are_named_with_their_options(folder: Path, options: list[str]) -> None:
+    seq2slate("simulate", folder / "lists.parquet", folder / "visits.parquet", *options)
+    ceilings = ["--ranker", "ceiling-logged", "--ranker", "ceiling-shown", "--json"]
+    rows = json.loads(seq2slate("evaluate", folder / "visits.parquet", *options, *ceilings).out)["rows"]
+    mean = {(row["ranker"], row["measure"]): row["mean"] for row in rows}
+    assert mean["ceiling-shown", "re-shown clicks@10"] > mean["base", "re-shown clicks@10"]
+
+
+def test_an_option_that_the_user_does_not_have_is_refused(folder: Path) -> None:
+    found = seq2slate(
+        "simulate", folder / "lists.parquet", folder / "no.parquet", "--user", "cascade", "--q", 1, code=2
+    )
+    assert "the click model 'cascade' has no option 'q'; it has eta, relevant_from" in found.err
+
+
 def test_evaluate_prints_one_table_or_json(folder: Path) -> None:
     seq2slate("simulate", folder / "lists.parquet", folder / "log.parquet", "--user", "cascade", "--eta", 1)
     arguments = ["evaluate", folder / "log.parquet", "--ranker", f"mine={folder / 'ridge'}", "--user", "cascade"]
@@ -115,6 +135,15 @@ def test_the_same_seed_gives_the_same_bytes(folder: Path) -> None:
     for name in ("a.parquet", "b.parquet"):
         seq2slate("synth", folder / name, "--lists", 5, "--seed", 9)
     assert (folder / "a.parquet").read_bytes() == (folder / "b.parquet").read_bytes()
+
+
+def test_synth_draws_from_the_world_that_is_named(tmp_path: Path) -> None:
+    seq2slate("synth", tmp_path / "web.parquet", "--lists", 4, "--items", 3)
+    seq2slate("synth", tmp_path / "topics.parquet", "--lists", 4, "--items", 3, "--world", "topics")
+    assert_same_lists(read(tmp_path / "web.parquet"), make_synthetic_lists(4, items=3, seed=0))
+    assert_same_lists(read(tmp_path / "topics.parquet"), make_synthetic_lists(4, items=3, world="topics", seed=0))
+    refused = seq2slate("synth", tmp_path / "few.parquet", "--features", 12, code=2)
+    assert "web30k has the 136 columns" in refused.err
 
 
 @pytest.fixture

@@ -1,9 +1,11 @@
 """Connections of a service without a proxy: real sockets, real uvicorn, and clients that mean no good."""
 
 import asyncio
+import gc
 import json
 import os
 import socket
+import struct
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, suppress
@@ -16,8 +18,10 @@ import uvicorn
 
 from seq2slate.experiments.assignment import Arm, Experiment
 from seq2slate.log.impression_log import open_log
+from seq2slate.serving.accepting import Server
+from seq2slate.serving.admission import Admission
 from seq2slate.serving.app import create_app
-from seq2slate.serving.connections import connections_within
+from seq2slate.serving.connections import LimitedConnection, connections_within
 from seq2slate.serving.deployment import Deployment
 from seq2slate.serving.middleware import Limits
 from seq2slate.serving.monitoring import Monitor
@@ -64,26 +68,33 @@ class Client:
 
 
 @asynccontextmanager
-async def serving(folder: Path, **limits: Any) -> AsyncIterator[Any]:
-    """Serve the base order; yield a function that connects."""
+async def serving(folder: Path, admission: Admission | None = None, **limits: Any) -> AsyncIterator[Any]:
+    """Serve the base order; yield a function that connects, with a socket if one is given."""
     deployment = Deployment(Experiment("e", (Arm("control", model="base"), Arm("other", model="base"))), {})
     kept = Limits(**limits)
     with open_log(folder / "log.db") as store, closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        listener.setblocking(False)
         monitor = Monitor()
         service = RerankService(lambda: deployment, store, monitor, Timeouts(log_deadline_ms=30_000))
-        app = create_app(service, monitor, limits=kept)
+        admission = admission or Admission(kept.max_in_flight)
+        app = create_app(service, monitor, limits=kept, admission=admission)
         config = uvicorn.Config(
-            app, http=connections_within(kept), lifespan="off", log_config=None, timeout_keep_alive=60
+            app, http=connections_within(kept, admission), lifespan="off", log_config=None, timeout_keep_alive=60
         )
-        server = uvicorn.Server(config)
-        server.capture_signals = _NoSignals  # type: ignore[method-assign,assignment]
-        running = asyncio.create_task(server.serve([listener]))
+        server = Server(config, listener, admission)
+        running = asyncio.create_task(server.serve([]))
         while not server.started:
             await asyncio.sleep(0.01)
         clients: list[Client] = []
 
-        async def connect() -> Client:
-            clients.append(Client(*await asyncio.open_connection(*listener.getsockname())))
+        address = listener.getsockname()
+
+        async def connect(first: bytes = b"") -> Client:
+            connection = socket.create_connection(
+                address
+            )  # this thread is the server's, which finds what is sent first
+            connection.sendall(first)
+            clients.append(Client(*await asyncio.open_connection(sock=connection)))
             return clients[-1]
 
         yield connect
@@ -93,12 +104,6 @@ async def serving(folder: Path, **limits: Any) -> AsyncIterator[Any]:
                 await client.writer.wait_closed()
         server.should_exit = server.force_exit = True
         await running
-
-
-class _NoSignals:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 def post(path: str, length: int, *more: str) -> bytes:
@@ -242,6 +247,110 @@ def test_bodies_that_hold_too_much_make_room_oldest_first(tmp_path: Path) -> Non
                 await asyncio.sleep(0.02)
             assert [await client.status() for client in clients[:4]] == [408] * 4
             assert [await client.ask(BODY[10:]) for client in clients[5:]] == [200] * 15
+
+    asyncio.run(run())
+
+
+# Overload
+
+RERANK = post("/v1/rerank", len(BODY)) + BODY
+METRICS = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def full() -> Admission:
+    """Return an admission that admits nobody."""
+    admission = Admission(1)
+    admission.in_flight = 1
+    return admission
+
+
+def test_whoever_connects_to_a_full_service_is_refused_at_once(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(tmp_path, full()) as connect:
+            for first in (RERANK, post("/v1/clicks", 2) + b"{}"):
+                client = await connect(first)
+                assert await client.status() == 429
+                assert await client.is_closed_within(5)
+            for first in (GET + b"\r\n", METRICS):
+                assert await (await connect(first)).status() == 200
+            client = await connect(METRICS)
+            metrics = await client.reader.readuntil(b"seq2slate_request_seconds")
+            assert b'requests_total{route="rerank",status="429"} 1.0' in metrics
+            assert b'requests_total{route="clicks",status="429"} 1.0' in metrics
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("there", [0, 20, len(RERANK) - 5], ids=["nothing", "a part of the head", "a part of the body"])
+def test_a_request_that_arrives_in_parts_is_refused_and_its_connection_stays(tmp_path: Path, there: int) -> None:
+    """Or the client, which is still sending, would not see the response."""
+
+    async def run() -> None:
+        async with serving(tmp_path, full()) as connect:
+            client = await connect(RERANK[:there])
+            await asyncio.sleep(0.05)
+            assert await client.ask(RERANK[there:]) == 429
+            assert await client.ask(GET + b"\r\n") == 200
+            assert await client.ask(RERANK) == 429
+
+    asyncio.run(run())
+
+
+def test_a_service_that_is_no_longer_full_answers(tmp_path: Path) -> None:
+    async def run() -> None:
+        admission = full()
+        async with serving(tmp_path, admission) as connect:
+            stays = await connect()
+            assert await stays.ask(RERANK) == 429
+            admission.in_flight = 0
+            assert await stays.ask(RERANK) == 200
+            assert await (await connect(RERANK)).status() == 200
+            assert (admission.waiting, admission.in_flight) == (0, 0)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("first", [RERANK[:50], RERANK[:-5], RERANK], ids=["a part of the head", "of the body", "all"])
+def test_whoever_hangs_up_leaves_the_line(tmp_path: Path, first: bytes) -> None:
+    async def run() -> None:
+        admission = Admission(256)
+        async with serving(tmp_path, admission) as connect:
+            for _ in range(10):
+                client = await connect(first)
+                client.writer.transport.abort()
+            assert await (await connect(RERANK)).status() == 200
+            while admission.waiting or admission.in_flight:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+@pytest.mark.parametrize("change", [(b"localhost", b"example.org"), (b"application/json", b"text/plain")])
+def test_whoever_is_refused_for_another_reason_leaves_the_line(tmp_path: Path, change: tuple[bytes, bytes]) -> None:
+    async def run() -> None:
+        admission = Admission(256)
+        async with serving(tmp_path, admission) as connect:
+            for _ in range(10):
+                assert await (await connect(RERANK.replace(*change))).status() in (403, 415)
+            assert admission.waiting == 0
+
+    asyncio.run(run())
+
+
+def test_connections_that_clients_reset_are_forgotten(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(tmp_path) as connect:
+            for _ in range(5):
+                client = await connect(RERANK)
+                assert await client.status() == 200
+                connection = client.writer.get_extra_info("socket")
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                client.writer.close()
+            until = time.monotonic() + 20
+            while any(LimitedConnection in type(one).__mro__ for one in gc.get_objects()):
+                assert time.monotonic() < until
+                await asyncio.sleep(0.05)
+                gc.collect()
 
     asyncio.run(run())
 

@@ -141,7 +141,7 @@ def test_without_the_service_the_tour_ends_before_the_experiment(
 ) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "seq2slate.serving.server", raising=False)
-    text = seq2slate("demo", "--lists", 50, "--items", 5, "--out", tmp_path / "out").out
+    text = seq2slate("demo", "--lists", 60, "--items", 8, "--out", tmp_path / "out").out
     assert "needs uvicorn: pip install 'seq2slate[serve]'" in " ".join(text.split())
     assert "NDCG@10" in text
     assert not (tmp_path / "out" / "log.db").exists()

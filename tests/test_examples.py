@@ -20,7 +20,7 @@ from tests.web_logs import simulate
 
 GENERATED = ROOT / "docs" / "cli.md"
 PAGES = [page for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]) if blocks_of(page)]
-lists_of = partial(make_synthetic_lists, 60, items=8, features=8)
+lists_of = partial(make_synthetic_lists, 60, items=8, world="topics", features=8)
 
 
 def given_guide(folder: Path) -> dict[str, Any]:

@@ -33,7 +33,9 @@ from seq2slate.training.losses import LOSSES
 
 @pytest.fixture(scope="module")
 def log() -> ItemLists:
-    return simulate_clicks(click_model("diverse"), make_synthetic_lists(60, items=8, features=5, seed=1), seed=1)
+    return simulate_clicks(
+        click_model("diverse"), make_synthetic_lists(60, items=8, world="topics", features=5, seed=1), seed=1
+    )
 
 
 def squared_error(scores: Tensor, labels: Tensor, *, mask: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def lists() -> ItemLists:
-    return make_synthetic_lists(60, items=9, features=N_FEATURES, seed=5)
+    return make_synthetic_lists(60, items=9, world="topics", features=N_FEATURES, seed=5)
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,7 @@ from seq2slate.experiments.counts import ArmCounts, Definition, DraftCounts, Pos
 from seq2slate.log import schema, writer
 from seq2slate.log import sqlite as sqlite_log
 from seq2slate.log.backend import BadRowError, ConflictError, LogBusyError, LogError
+from seq2slate.log.check import check_log
 from seq2slate.log.export import export, parse_time
 from seq2slate.log.impression_log import ImpressionLog, open_log
 from seq2slate.log.reading import ImpressionFilter
@@ -163,6 +164,19 @@ def test_a_log_is_there_when_it_is_opened_again(url: str) -> None:
     with open_log(url, create=False) as second:
         assert len(list(second.impressions())) == 50
         assert sum(arm.impressions for arm in second.counts("experiment").arms.values()) == 50
+
+
+def test_the_json_of_a_row_is_made_by_the_writer(tmp_path: Path) -> None:
+    threads: list[str] = []
+    to_row = writer.to_row
+
+    def make_row(*arguments: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return to_row(*arguments)
+
+    with patch.object(writer, "to_row", make_row), open_log(tmp_path / "log.db") as log:
+        wait([log.add_impression(impression(number)) for number in range(5)])
+    assert threads == ["seq2slate-log"] * 5
 
 
 def test_futures_can_be_awaited(log: ImpressionLog) -> None:
@@ -601,31 +615,72 @@ def test_a_file_that_was_moved_away_takes_nothing_more(tmp_path: Path) -> None:
         assert [logged.slate_id for logged in log.impressions()] == ["s-2"]
 
 
-@pytest.mark.parametrize("attack", ["delete", "replace", "truncate", "empty"])
+def attack_files(path: Path, attack: str) -> None:
+    """Do to the files of a log what nobody should do."""
+    suffix, _, what = attack.partition(" ")
+    file = path.with_name(path.name + suffix)
+    if what == "deleted":
+        file.unlink()
+    elif what == "replaced":
+        shutil.copy(file, path.with_name("copy"))
+        path.with_name("copy").rename(file)
+    else:
+        os.truncate(file, file.stat().st_size // 2 if what == "cut" else 0)
+
+
+LOST = (
+    "-wal deleted",
+    "-wal replaced",
+    "-wal cut",
+    "-wal emptied",
+    "-shm deleted",
+    "-shm replaced",
+    " cut",
+    " emptied",
+)
+"""After these, nothing is acknowledged until a restart."""
+
+
+@pytest.mark.parametrize("attack", LOST)
 def test_a_log_that_lost_a_file_acknowledges_nothing_more(tmp_path: Path, attack: str) -> None:
     """Whoever writes, and whoever asks whether the log can be written, is refused; a restart opens it again."""
-    path, wal = tmp_path / "log.db", tmp_path / "log.db-wal"
+    path = tmp_path / "log.db"
     with open_log(path) as log:
         wait([log.add_impression(impression(number, n_features=100)) for number in range(200)])
         with closing(sqlite3.connect(path)) as other:
             other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         log.add_impression(impression(200, n_features=100)).result()
-        if attack == "delete":
-            wal.unlink()
-        elif attack == "replace":
-            shutil.copy(wal, tmp_path / "copy")
-            (tmp_path / "copy").rename(wal)
-        else:
-            os.truncate(path, path.stat().st_size // 2 if attack == "truncate" else 0)
+        assert log.has_its_files()
+        attack_files(path, attack)
+        assert not log.has_its_files()
         for number in range(201, 221):
             with pytest.raises(LogError, match=r"nothing more is written|cannot be reached"):
                 log.add_impression(impression(number, n_features=100)).result()
         with pytest.raises(LogError):
             log.check_writable().result()
-    if attack in ("delete", "replace"):
+    if attack.startswith("-wal"):  # what another process finds
+        for suffix in ("", "-wal"):
+            with suppress(FileNotFoundError):
+                shutil.copy(tmp_path / f"log.db{suffix}", tmp_path / f"again.db{suffix}")
+        assert not check_log(SqliteBackend(tmp_path / "again.db")).damaged
+    if attack.endswith(("deleted", "replaced")):
         with open_log(path) as log:
             assert log.count(ImpressionFilter()) >= 201
             log.add_impression(impression(300, n_features=100)).result()
+
+
+@pytest.mark.parametrize("attack", [" deleted", " replaced"])
+def test_a_lost_database_is_noticed_before_anything_is_written(tmp_path: Path, attack: str) -> None:
+    path = tmp_path / "log.db"
+    with open_log(path) as log:
+        log.add_impression(SMALL).result()
+        assert log.has_its_files()
+        attack_files(path, attack)
+        assert not log.has_its_files()
+        with pytest.raises(LogError, match="moved, deleted or replaced"):
+            log.check_writable().result()
+        log.check_writable().result()
+        assert log.has_its_files()
 
 
 def test_a_database_that_vacuum_made_shorter_is_sound(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import random
 import sqlite3
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +24,8 @@ from seq2slate.log.writer import NewImpression, impression_checksum
 from tests.logs import fresh_database, impression
 from tests.memory import measured_memory
 from tests.test_cli import seq2slate
+
+PAGE = 4096
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -212,16 +215,32 @@ def _plain(one: Impression) -> dict[str, Any]:
     return vars(one) | {"features": one.features.tolist()}
 
 
-def flips(tmp_path: Path, n_flips: int) -> dict[str, int]:
-    """Flip one bit in random bytes of a real log, and count what sees it; every change of what is read must be seen."""
+Damage = Callable[[bytearray, random.Random], None]
+
+
+def flip_a_bit(data: bytearray, rng: random.Random) -> None:
+    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+
+
+def lose_a_page(data: bytearray, rng: random.Random) -> None:
+    page = PAGE * rng.randrange(len(data) // PAGE)
+    data[page : page + PAGE] = bytes(PAGE)
+
+
+def swap_pages(data: bytearray, rng: random.Random) -> None:
+    one, other = (PAGE * page for page in rng.sample(range(len(data) // PAGE), 2))
+    data[one : one + PAGE], data[other : other + PAGE] = data[other : other + PAGE], data[one : one + PAGE]
+
+
+def damages(tmp_path: Path, n_damages: int, damage: Damage = flip_a_bit) -> dict[str, int]:
+    """Damage a real log in random places, and count what sees it; every change of what is read must be seen."""
     whole, damaged = tmp_path / "whole.db", tmp_path / "damaged.db"
     write_log(str(whole))
     data, expected, rng = whole.read_bytes(), everything(whole), random.Random(0)
     counts = {"read": 0, "structure": 0, "checksums and counts": 0}
-    for _ in range(n_flips):
-        place, bit = rng.randrange(len(data)), 1 << rng.randrange(8)
+    for number in range(n_damages):
         changed = bytearray(data)
-        changed[place] ^= bit
+        damage(changed, rng)
         damaged.write_bytes(changed)
         for suffix in ("-wal", "-shm"):
             damaged.with_name(f"damaged.db{suffix}").unlink(missing_ok=True)
@@ -230,7 +249,7 @@ def flips(tmp_path: Path, n_flips: int) -> dict[str, int]:
             problems = check_log(SqliteBackend(damaged, create=False)).problems
         except (DataError, LogError) as error:
             problems = [f"structure: {error}"]
-        assert problems or not differs, f"byte {place} xor {bit}: what is read differs, and nothing was found"
+        assert problems or not differs, f"damage {number}: what is read differs, and nothing was found"
         counts["read"] += differs
         is_structure = any(problem.startswith("structure") for problem in problems)
         counts["structure"] += differs and is_structure
@@ -239,15 +258,23 @@ def flips(tmp_path: Path, n_flips: int) -> dict[str, int]:
 
 
 def test_flipped_bytes_are_found(tmp_path: Path) -> None:
-    counts = flips(tmp_path, 40)
+    counts = damages(tmp_path, 40)
     assert counts["read"] >= 10
 
 
 @pytest.mark.slow
 def test_many_flipped_bytes_are_found(tmp_path: Path) -> None:
-    counts = flips(tmp_path, 200)
+    counts = damages(tmp_path, 200)
     print(counts)
     assert counts["structure"] > 0 < counts["checksums and counts"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [lose_a_page, swap_pages])
+def test_lost_and_swapped_pages_are_found(tmp_path: Path, damage: Damage) -> None:
+    counts = damages(tmp_path, 60, damage)
+    print(counts)
+    assert counts["read"] >= 20
 
 
 # The cost

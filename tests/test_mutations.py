@@ -13,6 +13,7 @@ import pytest
 from starlette.exceptions import HTTPException
 
 from benchmarks import mutate
+from benchmarks.mutations import MEGABYTES, Outcome
 from seq2slate.cli import main
 from seq2slate.data import parquet
 from seq2slate.data.files import read
@@ -155,7 +156,7 @@ def test_an_input_that_ends_its_worker_or_takes_too_long_is_a_failure(monkeypatc
     for end, why in (("os.abort()", "ended the worker with code -6"), ("time.sleep(60)", "took longer than")):
         monkeypatch.setattr(mutate, "COMMAND", (sys.executable, "-c", script + end))
         monkeypatch.setattr(mutate, "START_SECONDS", 2.0)
-        outcome = mutate.Outcome()
+        outcome = Outcome()
         assert mutate._supervise(7, 9, outcome) == 8
         assert why in outcome.failures[0]["why"]
 
@@ -166,7 +167,7 @@ def test_10_000_mutated_inputs_are_read_or_refused() -> None:
     assert not outcome.failures, outcome.failures[:3]
     assert outcome.read.total() + outcome.refused.total() == 10_000
     assert min(outcome.read.values()) > 0
-    assert outcome.megabytes < mutate.MEGABYTES
+    assert outcome.megabytes < MEGABYTES
 
 
 TWICE = {

@@ -45,7 +45,8 @@ from seq2slate.simulation.synthetic import make_synthetic_lists
 from tests.test_cli import seq2slate
 
 TINY = RunSettings(
-    items=8, features=12, train=60, valid=30, test=40, seeds=2, epochs=1, shuffled_copies=2, timed_lists=8,
+    items=8, world="topics", features=12, train=60, valid=30, test=40, seeds=2, epochs=1, shuffled_copies=2,
+    timed_lists=8,
 )  # fmt: skip
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -170,7 +171,7 @@ def test_what_is_there_is_not_done_again(everything: Path) -> None:
 def test_other_settings_or_data_are_refused(everything: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"settings\.items is 8 there and 9 now"):
         reproduce("table1", everything, replace(TINY, items=9))
-    write(make_synthetic_lists(20, items=5, features=12, seed=1), tmp_path / "other.parquet")
+    write(make_synthetic_lists(20, items=5, world="topics", features=12, seed=1), tmp_path / "other.parquet")
     with pytest.raises(UsageError, match="other data: generated"):
         reproduce("table1", everything, data=tmp_path / "other.parquet")
     (tmp_path / "mine").mkdir()
@@ -251,7 +252,7 @@ def names(lists: ItemLists) -> list[str]:
 
 
 def test_every_list_is_tested_on_once_and_never_learned_from_at_that_time() -> None:
-    lists = make_synthetic_lists(23, items=4, features=4, seed=0)
+    lists = make_synthetic_lists(23, items=4, world="topics", features=4, seed=0)
     splits = list(cross_validation(lists, 5))
     tested: list[str] = []
     for train, valid, test in splits:
@@ -264,7 +265,7 @@ def test_every_list_is_tested_on_once_and_never_learned_from_at_that_time() -> N
 
 
 def test_folds_are_pooled(tmp_path: Path) -> None:
-    lists = make_synthetic_lists(45, items=12, features=6, seed=3)
+    lists = make_synthetic_lists(45, items=12, world="topics", features=6, seed=3)
     write(replace(lists, relevance_probability=None), tmp_path / "lists.parquet")
     settings = replace(TINY, seeds=1, folds=3)
     failures, printed = reproduce("figure3", tmp_path / "run", settings, data=tmp_path / "lists.parquet")
@@ -282,7 +283,9 @@ def test_folds_are_pooled(tmp_path: Path) -> None:
 
 
 def test_a_split_is_taken_as_given_and_a_stored_fold_is_the_same(tmp_path: Path) -> None:
-    graded = Split(*(make_synthetic_lists(size, items=6, features=5, seed=size) for size in (30, 15, 12)))
+    graded = Split(
+        *(make_synthetic_lists(size, items=6, world="topics", features=5, seed=size) for size in (30, 15, 12))
+    )
     write_split(graded, tmp_path / "split")
     failures, printed = reproduce("figure2", tmp_path / "run", data=tmp_path / "split")
     assert failures == {}
@@ -297,14 +300,14 @@ def test_a_split_is_taken_as_given_and_a_stored_fold_is_the_same(tmp_path: Path)
 
 
 def test_clicks_are_relevant_from_one_on() -> None:
-    graded = make_synthetic_lists(9, items=6, features=5, seed=1)
+    graded = make_synthetic_lists(9, items=6, world="topics", features=5, seed=1)
     clicks = replace(graded, labels=np.minimum(graded.batch().labels[graded.batch().mask], 1))
     assert lowest_relevant_grade(Split(graded, graded, graded)) == 2
     assert lowest_relevant_grade(Split(clicks, clicks, clicks)) == 1
 
 
 def test_too_little_data_is_said(tmp_path: Path) -> None:
-    lists = make_synthetic_lists(12, items=3, features=4, seed=0)
+    lists = make_synthetic_lists(12, items=3, world="topics", features=4, seed=0)
     write(replace(lists, labels=np.zeros(lists.n_items, np.float32)), tmp_path / "none.parquet")
     with pytest.raises(DataError, match=r"positive|no click"):
         reproduce("table1", tmp_path / "run", data=tmp_path / "none.parquet")
@@ -351,7 +354,7 @@ def test_a_broken_cell_is_named(tmp_path: Path, content: bytes) -> None:
 @pytest.mark.slow
 def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    lists = make_synthetic_lists(120, items=10, features=8, seed=2)
+    lists = make_synthetic_lists(120, items=10, world="topics", features=8, seed=2)
     write(lists, tmp_path / "lists.parquet")
     command = [sys.executable, "-m", "seq2slate.cli", "reproduce", "table2", "--out", str(out), "--quick"]
     command += ["--data", str(tmp_path / "lists.parquet"), "--jobs", "2"]
@@ -375,7 +378,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_stops_the_workers_and_says_how_to_go_on(tmp_path: Path) -> None:
-    write(make_synthetic_lists(120, items=10, features=8, seed=2), tmp_path / "lists.parquet")
+    write(make_synthetic_lists(120, items=10, world="topics", features=8, seed=2), tmp_path / "lists.parquet")
     command = [sys.executable, "-m", "seq2slate.cli", "reproduce", "table1", "--out", str(tmp_path / "run")]
     command += ["--data", str(tmp_path / "lists.parquet"), "--jobs", "2"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -444,7 +447,7 @@ def test_real_lists_go_through(tmp_path: Path, name: str) -> None:
 
 
 def test_the_command_reproduces_and_says_what_is_wrong(tmp_path: Path) -> None:
-    write(make_synthetic_lists(30, items=6, features=5, seed=4), tmp_path / "lists.parquet")
+    write(make_synthetic_lists(30, items=6, world="topics", features=5, seed=4), tmp_path / "lists.parquet")
     done = seq2slate(
         "reproduce", "figure2", "--quick", "--jobs", 1, "--data", tmp_path / "lists.parquet", "--out", tmp_path / "run"
     )
@@ -454,6 +457,10 @@ def test_the_command_reproduces_and_says_what_is_wrong(tmp_path: Path) -> None:
     assert "no such file" in failed.err
     with patch("seq2slate.reproduce.run.reproduce", return_value={"a cell": None}):
         seq2slate("reproduce", "table1", "--out", tmp_path / "other", code=1)
+    for world, arguments in {"web30k": (), "topics": ("--world", "topics")}.items():
+        with patch("seq2slate.reproduce.run.reproduce", return_value={}) as called:
+            seq2slate("reproduce", "table1", "--out", tmp_path / "other", *arguments)
+        assert called.call_args.args[2].world == world
     with patch("seq2slate.reproduce.run.reproduce", side_effect=KeyboardInterrupt):
         stopped = seq2slate("reproduce", "table1", "--out", tmp_path / "other", code=130)
     assert "goes on from there" in stopped.err

@@ -4,6 +4,7 @@ import asyncio
 import json
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from seq2slate.serving.messages import ErrorResponse, RerankResponse, read_reran
 from seq2slate.serving.middleware import Request, Response, Route, json_response
 from seq2slate.serving.monitoring import Monitor
 from seq2slate.serving.service import RerankService, Timeouts
-from tests.services import get, save_model
+from tests.services import get, request, save_model
 
 
 def reranker(folder: Path, load: Callable[[], Deployment], **timeouts: Any) -> RerankService:
@@ -167,6 +168,23 @@ def test_a_model_that_hangs_is_late_and_not_waited_for(tmp_path: Path, monkeypat
     assert (answer.items, answer.reason) == (["a", "b"], "deadline")
     assert not service.close()  # a thread is at work: the process must not wait for it
     let_go.set()
+
+
+def test_the_deadline_of_the_model_counts_from_the_arrival_of_the_request(tmp_path: Path) -> None:
+    save_model(tmp_path / "model", seed=1)
+    service = reranker(tmp_path, lambda: load_deployment(tmp_path / "model"), deadline_ms=5_000, log_deadline_ms=60_000)
+    asked = read_rerank(json.dumps(request("u")).encode(), max_items=10)
+
+    async def run(waited: float) -> RerankResponse:
+        return await service.rerank(asked, arrived=time.perf_counter() - waited)
+
+    assert asyncio.run(run(0.0)).reason is UNSET
+    late = asyncio.run(run(6.0))
+    assert (late.items, late.reason) == (asked.ids, "deadline")
+    found = service.store.get(str(late.slate_id))
+    assert found is not None
+    assert found.latency_ms > 6_000
+    service.close()
 
 
 def test_a_request_that_is_given_up_leaves_nothing_in_the_queue(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_a_name_is_taken_from_the_text_or_the_folder(folder: Path) -> None:
 def test_every_estimator_is_fitted_saved_and_opened_by_its_name(kind: str, tmp_path: Path) -> None:
     if kind in ("mart", "lambdamart", "random-forest"):
         pytest.importorskip("lightgbm", reason="LightGBM is not installed")
-    lists = make_synthetic_lists(40, items=8, features=6, seed=0)
+    lists = make_synthetic_lists(40, items=8, world="topics", features=6, seed=0)
     ranker = make_estimator(kind, seed=1).fit(lists, lists)
     ranker.save(tmp_path / kind)
     np.testing.assert_array_equal(load(tmp_path / kind).rank(lists.batch()), ranker.rank(lists.batch()))

@@ -670,6 +670,13 @@ def test_keys_open_what_they_are_for_and_nothing_else(strict: Strict) -> None:
     assert "Basic" in client.get("/docs").headers["www-authenticate"]
 
 
+@pytest.mark.parametrize(
+    "value", [b"Basic \xff", b"Basic AP8=", b"Basic /w==", b"Basic", b"basic =", b"Bearer \xff", b"\xff"]
+)
+def test_an_authorization_that_cannot_be_read_is_no_key(strict: Strict, value: bytes) -> None:
+    assert strict.service.client.get("/docs", headers={b"Authorization": value}).status_code == 401
+
+
 def test_no_key_is_told(strict: Strict) -> None:
     strict.service.client.get(f"/metrics?key={strict.admin_key}")
     strict.post("/v1/rerank", {}, strict.admin_key)
@@ -700,8 +707,12 @@ def test_requests_in_flight_are_limited(strict: Strict) -> None:
         other.execute("BEGIN IMMEDIATE")
         first = threading.Thread(target=ask)
         first.start()
-        _wait_until(lambda: strict.get("/metrics", strict.admin_key).status_code == 429, 4)
+        _wait_until(
+            lambda: "seq2slate_in_flight 2.0" in strict.get("/metrics", strict.admin_key).text, 4
+        )  # with itself
         assert strict.post("/v1/rerank", request("u", n=3)).status_code == 429
+        assert strict.get("/v1/experiment", strict.admin_key).status_code == 429
+        assert strict.get("/metrics", strict.admin_key).status_code == 200
         assert strict.service.client.get("/healthz").status_code == 200
     finally:
         other.close()

@@ -1,4 +1,4 @@
-"""The generated data are what their description says: shares, lengths, probabilities, topics and columns."""
+"""Every world keeps the promises of `make_synthetic_lists`: shapes, lengths, streams and calibrated probabilities."""
 
 from __future__ import annotations
 
@@ -8,31 +8,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from scipy import stats
-from scipy.spatial.distance import pdist, squareform
 
-from seq2slate.data.features import FeatureTransform
-from seq2slate.data.lists import ItemLists
+from seq2slate.data.lists import FloatArray, IntArray, ItemLists
 from seq2slate.errors import UsageError
 from seq2slate.simulation import synthetic
-from seq2slate.simulation.synthetic import GRADE_SHARES, make_synthetic_lists
+from seq2slate.simulation.synthetic import WORLDS, make_synthetic_lists
+from seq2slate.simulation.world import Relevance
+
+each_world = pytest.mark.parametrize("world", WORLDS)
 
 
 @cache
-def web30k_like() -> ItemLists:
-    """About 44,000 items with every kind of column."""
-    return make_synthetic_lists(400, seed=0)
-
-
-@cache
-def many_lists() -> ItemLists:
-    """Short and narrow lists, so that their number makes shares sharp."""
-    return make_synthetic_lists(20_000, items=10, features=4, seed=1)
-
-
-def topics_of(lists: ItemLists, seed: int) -> npt.NDArray[np.int64]:
-    """The topics behind generated lists: drawn again, all lists at once, from the same streams."""
-    return synthetic._draw_latent(lists.lengths, synthetic._Streams.from_seed(seed)).topic
+def many_lists(world: str) -> ItemLists:
+    """Short lists, so that their number makes shares sharp."""
+    return make_synthetic_lists(12_000, items=10, world=world, seed=1)
 
 
 def grades_of(lists: ItemLists) -> npt.NDArray[np.int64]:
@@ -54,225 +43,101 @@ def same_arrays(a: ItemLists, b: ItemLists) -> bool:
     )
 
 
-# Shapes
-
-
-def test_the_shape_is_that_of_web30k() -> None:
-    lists = web30k_like()
-    assert len(lists) == 400
-    assert lists.n_features == 136
+@each_world
+def test_lists_have_the_shape_of_web30k_and_show_nothing_but_their_features(world: str) -> None:
+    lists = make_synthetic_lists(200, items=30, world=world, seed=0)
+    assert len(lists) == 200
+    assert lists.feature_names == tuple(f"f{number}" for number in range(1, 137))
     assert lists.features.dtype == np.float32
     assert np.isfinite(lists.features).all()
     assert set(grades_of(lists)) == {0, 1, 2, 3, 4}
     assert len(np.unique(lists.item_ids.to_numpy(zero_copy_only=False))) == lists.n_items
     assert lists.checked() is lists
-
-
-def test_nothing_but_the_features_says_what_is_behind_them() -> None:
-    lists = make_synthetic_lists(3, items=4, features=5, seed=0)
-    assert lists.feature_names == ("f1", "f2", "f3", "f4", "f5")
     assert not lists.categorical
     assert not lists.context
     assert lists.impressions is None
     assert lists.relevance is None
 
 
-@pytest.mark.parametrize("mean", [1, 2, 3.5, 25, 110])
-def test_lengths_have_the_mean_that_was_asked_for(mean: float) -> None:
-    lengths = make_synthetic_lists(2000, items=mean, features=4, seed=2).lengths
+@each_world
+@pytest.mark.parametrize("mean", [1, 2, 3.5, 25])
+def test_lengths_have_the_mean_that_was_asked_for(world: str, mean: float) -> None:
+    lengths = make_synthetic_lists(1500, items=mean, world=world, seed=2).lengths
     assert lengths.min() >= 1
     rounding_error = 0.5 / np.sqrt(len(lengths))  # the standard deviation of a rounding is at most 1/2
     assert lengths.mean() == pytest.approx(mean, rel=0.005, abs=4 * rounding_error * (mean > 1))
 
 
-def test_lengths_are_log_normal() -> None:
-    logs = np.log(make_synthetic_lists(5000, features=4, seed=3).lengths)
-    assert logs.std() == pytest.approx(synthetic.LENGTH_SIGMA, rel=0.03)
-    assert abs(stats.skew(logs)) < 0.1
-
-
+@each_world
 @pytest.mark.parametrize("n_lists", [0, 1])
-def test_few_lists(n_lists: int) -> None:
-    lists = make_synthetic_lists(n_lists, items=1, features=4, seed=0)
+def test_few_lists(world: str, n_lists: int) -> None:
+    lists = make_synthetic_lists(n_lists, items=1, world=world, seed=0)
     assert len(lists) == n_lists
-    assert lists.features.shape == (n_lists, 4)
+    assert lists.features.shape == (n_lists, 136)
 
 
-@pytest.mark.parametrize("features", [*range(4, 40), 136, 300])
-def test_every_number_of_features_has_every_kind_of_column_that_matters(features: int) -> None:
-    embedding, signal, noise, per_list, constant = synthetic._column_counts(features)
-    assert embedding + signal + noise + per_list + constant == features
-    assert min(embedding - 1, signal, noise) >= 1
-    assert embedding >= signal >= noise >= embedding - 2
-    assert make_synthetic_lists(2, items=3, features=features, seed=0).n_features == features
-
-
-# Repeatable
-
-
-def test_a_seed_gives_the_same_arrays_and_another_seed_others() -> None:
-    one, again, other = (make_synthetic_lists(20, items=8, features=20, seed=seed) for seed in (5, 5, 6))
+@each_world
+def test_a_seed_gives_the_same_arrays_and_another_seed_others(world: str) -> None:
+    one, again, other = (make_synthetic_lists(20, items=8, world=world, seed=seed) for seed in (5, 5, 6))
     assert same_arrays(one, again)
-    assert not np.isin(one.features[:, one.features.std(axis=0) > 10], other.features).any()
+    assert not np.isin(probability_of(one), probability_of(other)).any()
+    assert not (one.features[:, None] == other.features).all(axis=2).any()
     assert not set(one.item_ids.to_pylist()) & set(other.item_ids.to_pylist())
 
 
-def test_the_size_of_the_blocks_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    at_once = make_synthetic_lists(60, items=30, features=136, seed=7)
-    monkeypatch.setattr(synthetic, "_BLOCK_CELLS", 136 * 50)
-    assert same_arrays(make_synthetic_lists(60, items=30, features=136, seed=7), at_once)
+@each_world
+@pytest.mark.parametrize("block_items", [1, 50])
+def test_the_size_of_the_blocks_does_not_matter(world: str, block_items: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = make_synthetic_lists(60, items=30, world=world, seed=7)
+    monkeypatch.setattr(synthetic, "_BLOCK_CELLS", 136 * block_items)
+    assert same_arrays(make_synthetic_lists(60, items=30, world=world, seed=7), at_once)
 
 
-def test_columns_mean_the_same_for_every_seed() -> None:
-    a, b = (make_synthetic_lists(300, items=50, features=34, seed=seed) for seed in (10, 11))
-    varying = np.ptp(a.features, axis=0) > 0
-    shown, shown_again = (
-        np.corrcoef(np.log1p(np.abs(lists.features[:, varying])), probability_of(lists), rowvar=False)[-1, :-1]
-        for lists in (a, b)
-    )
-    assert np.corrcoef(shown, shown_again)[0, 1] > 0.9
+@each_world
+def test_every_quantity_has_a_stream_of_its_own(world: str) -> None:
+    """What is drawn once a list does not depend on how many items are drawn."""
+    columns_of_lists = []
+    for items in (20, 60):
+        lists = make_synthetic_lists(50, items=items, world=world, seed=3)
+        starts = lists.offsets[:-1]
+        largest, smallest = (extreme.reduceat(lists.features, starts) for extreme in (np.maximum, np.minimum))
+        same, varies = (largest == smallest).all(axis=0), np.ptp(largest, axis=0) > 0
+        columns_of_lists.append(largest[:, same & varies])
+    assert columns_of_lists[0].shape[1] >= 5
+    np.testing.assert_array_equal(columns_of_lists[0], columns_of_lists[1])
 
 
-# Relevance
-
-
-def test_grades_have_the_shares_of_web30k() -> None:
-    lists = many_lists()
-    shares = np.bincount(grades_of(lists), minlength=5) / lists.n_items
-    # Grades of a list go together, so the spread of a share is that over lists.
-    for grade, share in enumerate(GRADE_SHARES):
-        in_list = np.add.reduceat(grades_of(lists) == grade, lists.offsets[:-1], dtype=float)
-        error = np.std(in_list - share * lists.lengths) * np.sqrt(len(lists)) / lists.n_items
-        assert shares[grade] == pytest.approx(share, abs=4 * error)
-        assert error < 0.05 * share
-
-
-def test_probabilities_are_calibrated() -> None:
-    lists = many_lists()
+@each_world
+def test_probabilities_are_calibrated(world: str) -> None:
+    """Given the probabilities, relevances are independent: the error of a share is that of independent draws."""
+    lists = many_lists(world)
     relevant, probability = grades_of(lists) >= 2, probability_of(lists)
     assert ((probability >= 0) & (probability <= 1)).all()
-    bins = np.minimum((probability * 10).astype(int), 9)
+    edges = np.quantile(probability, np.linspace(0, 1, 21)[1:-1])
+    bins = np.searchsorted(edges, probability)
     counts = np.bincount(bins)
-    assert counts.min() > 500
     observed, expected = (np.bincount(bins, values) / counts for values in (relevant, probability))
     error = np.sqrt(np.bincount(bins, probability * (1 - probability))) / counts
     assert (np.abs(observed - expected) < 4 * error).all()
+    assert expected[-1] > 10 * expected[0]
 
 
-def test_a_list_is_relevant_by_topics() -> None:
-    lists = make_synthetic_lists(400, items=60, features=4, seed=8)
-    group = lists.list_index * synthetic.TOPICS[1] + topics_of(lists, 8)
-    utility = synthetic._draw_latent(lists.lengths, synthetic._Streams.from_seed(8)).utility
-    counts = np.maximum(np.bincount(group), 1)
-    within = utility - (np.bincount(group, utility) / counts)[group]
-    own_variance = (within**2).sum() / (lists.n_items - np.count_nonzero(np.bincount(group)))
-    assert own_variance == pytest.approx(synthetic.OWN_UTILITY, rel=0.05)
-    assert utility.var() == pytest.approx(1 - synthetic.GRADE_NOISE, rel=0.1)
-
-
-def test_features_predict_relevance_but_not_all_of_it() -> None:
-    train, test = (make_synthetic_lists(300, items=50, seed=seed) for seed in (20, 21))
-    transform = FeatureTransform.fit(train)
-    x, x_test = (transform.apply(lists).dense.astype(np.float64) for lists in (train, test))
-    weights = np.linalg.solve(x.T @ x + 10 * np.eye(x.shape[1]), x.T @ grades_of(train))
-    correlation = np.corrcoef(x_test @ weights, probability_of(test))[0, 1]
-    assert 0.5 < correlation < 0.95
-
-
-# Topics
-
-
-def test_lists_have_a_handful_of_uneven_topics() -> None:
-    lists = web30k_like()
-    topic = topics_of(lists, 0)
-    sizes = np.zeros((len(lists), synthetic.TOPICS[1]), dtype=int)
-    np.add.at(sizes, (lists.list_index, topic), 1)
-    assert (sizes > 0).sum(axis=1).mean() > 4
-    largest = sizes.max(axis=1) / lists.lengths
-    assert 0.3 < largest.mean() < 0.6
-
-
-def same_topic_is_similar(lists: ItemLists, features: npt.NDArray[np.float32], seed: int) -> tuple[float, float]:
-    """How many pairs of one topic are similar (at most the median distance apart), and how many of two topics."""
-    topic, pairs = topics_of(lists, seed), []
-    for first, last in zip(lists.offsets[:-1], lists.offsets[1:], strict=True):
-        distances = pdist(features[first:last])
-        same = squareform(topic[first:last, None] == topic[first:last], checks=False)
-        pairs.append(np.c_[same, distances <= np.median(distances)])
-    same, similar = np.concatenate(pairs).astype(bool).T
-    return float(similar[same].mean()), float(similar[~same].mean())
-
-
-def test_raw_distance_means_topic() -> None:
-    lists = web30k_like()[:60]
-    within, between = same_topic_is_similar(lists, lists.features, seed=0)
-    assert within > 0.9
-    assert between < 0.4
-
-
-def test_topics_are_still_visible_after_scaling() -> None:
-    lists = web30k_like()[:60]
-    within, between = same_topic_is_similar(lists, FeatureTransform.fit(lists).apply(lists).dense, seed=0)
-    assert within > 0.7
-    assert between < 0.45
-
-
-def test_few_features_show_topics_too() -> None:
-    lists = make_synthetic_lists(60, items=60, features=4, seed=9)
-    within, between = same_topic_is_similar(lists, lists.features, seed=9)
-    assert within > 0.8
-    assert between < 0.5
-
-
-def test_an_embedding_means_nothing_by_itself() -> None:
-    """Topics lie elsewhere in every list: the first topic of one list is no nearer to that of another than the rest."""
-    lists = web30k_like()
-    latent = synthetic._draw_latent(lists.lengths, synthetic._Streams.from_seed(0))
-    means = np.array([latent.embedding[latent.topic == topic].mean(axis=0) for topic in range(3)])
-    assert (np.abs(means) < 4 / np.sqrt(len(lists))).all()
-
-
-def test_the_most_relevant_items_are_similar_to_each_other() -> None:
-    """Half of all pairs are similar by definition; so would be half of those at the top if topics did not matter."""
-    lists, similar_at_top = web30k_like(), []
-    probability = probability_of(lists)
-    for first, last in zip(lists.offsets[:-1], lists.offsets[1:], strict=True):
-        distances = squareform(pdist(lists.features[first:last]))
-        top = np.argsort(-probability[first:last])[:10]
-        similar = distances <= np.median(squareform(distances))
-        similar_at_top.append(similar[top[:, None], top][np.triu_indices(10, 1)].mean())
-    assert np.mean(similar_at_top) - 0.5 > 4 * np.std(similar_at_top) / np.sqrt(len(lists))
-    assert np.mean(similar_at_top) > 0.56
-
-
-# Columns
-
-
-def test_some_columns_are_constant_some_whole_and_some_heavy() -> None:
-    x = web30k_like().features.astype(np.float64)
-    constant = np.ptp(x, axis=0) == 0
-    whole = (x == np.floor(x)).all(axis=0) & ~constant
-    kurtosis = stats.kurtosis(x[:, ~constant])
-    assert constant.sum() == 136 // 17
-    assert 20 <= whole.sum() <= 40
-    assert (kurtosis > 10).sum() > 40
-    assert (np.abs(kurtosis) < 1).sum() > 40
-
-
-def test_columns_of_lists_are_the_same_for_all_their_items() -> None:
-    lists = web30k_like()
-    x = lists.features[:, np.ptp(lists.features, axis=0) > 0]
-    largest, smallest = (extreme.reduceat(x, lists.offsets[:-1]) for extreme in (np.maximum, np.minimum))
-    assert (largest == smallest).all(axis=0).sum() == 136 // 17
-
-
-# Errors
+@each_world
+def test_relevances_of_a_list_are_independent_given_their_probabilities(world: str) -> None:
+    """The number of relevant items of a list varies as much as independent draws do, and no more."""
+    lists = many_lists(world)
+    relevant, probability = grades_of(lists) >= 2, probability_of(lists)
+    surprise = np.add.reduceat(relevant - probability, lists.offsets[:-1])
+    variance = np.add.reduceat(probability * (1 - probability), lists.offsets[:-1])
+    assert np.mean(surprise**2) / variance.mean() == pytest.approx(1, abs=4 * np.sqrt(2 / len(lists)))
 
 
 @pytest.mark.parametrize(
     ("request_options", "message"),
     [
-        ({"features": 3}, "at least 4 features .* got 3"),
+        ({"world": "topics", "features": 3}, "at least 4 features .* got 3"),
+        ({"features": 12}, r'web30k has the 136 columns .* got features=12: .*world="topics"'),
+        ({"world": "web10k"}, "there is no world 'web10k'; choose one of web30k, topics"),
         ({"items": 0.5}, "mean must be 1 or more, got 0.5"),
         ({"items": float("nan")}, "mean must be 1 or more"),
         ({"n_lists": -1}, "must not be negative, got -1"),
@@ -282,3 +147,31 @@ def test_columns_of_lists_are_the_same_for_all_their_items() -> None:
 def test_what_cannot_be_generated_is_refused(request_options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make_synthetic_lists(**{"n_lists": 1, "seed": 0} | request_options)
+
+
+def test_the_number_of_features_that_a_world_has_may_be_named() -> None:
+    assert make_synthetic_lists(2, items=3, features=136, seed=0).n_features == 136
+
+
+class CoinWorld:
+    """One column, and a grade of 2 that it shows for certain: a world as small as one can be."""
+
+    def __init__(self, features: int | None, seed: int) -> None:
+        self.n_features = features or 1
+        self._rng = np.random.default_rng(seed)
+
+    def draw_lengths(self, n_lists: int, mean: float) -> IntArray:
+        return np.full(n_lists, round(mean))
+
+    def draw_items(self, lengths: IntArray, table: FloatArray) -> Relevance:
+        heads = self._rng.random(len(table)) < 0.5
+        table[:] = heads[:, None]
+        return Relevance(2.0 * heads, 1.0 * heads)
+
+
+def test_a_world_is_added_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(synthetic, "WORLDS", {**WORLDS, "coin": CoinWorld})
+    lists = make_synthetic_lists(40, items=5, world="coin", seed=0)
+    assert (len(lists), lists.n_items, lists.n_features) == (40, 200, 1)
+    np.testing.assert_array_equal(grades_of(lists), 2 * probability_of(lists))
+    np.testing.assert_array_equal(lists.features[:, 0], probability_of(lists))

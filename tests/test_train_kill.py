@@ -23,7 +23,7 @@ def command(data: Path, out: Path, *more: str) -> list[str]:
 
 
 def test_sigkill_and_resume_end_with_bit_identical_weights(tmp_path: Path) -> None:
-    lists = make_synthetic_lists(900, items=20, features=40, seed=0)
+    lists = make_synthetic_lists(900, items=20, world="topics", features=40, seed=0)
     write(
         simulate_clicks(click_model("diverse"), reorder_lists(RidgeRanker().fit(lists), lists), seed=0),
         tmp_path / "log.parquet",

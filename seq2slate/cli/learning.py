@@ -20,14 +20,13 @@ from seq2slate.baselines.ceiling import LoggedCeiling, ShownCeiling
 from seq2slate.baselines.neural import NeuralRanker
 from seq2slate.baselines.parsing import parse_rankers
 from seq2slate.cli.options import (
+    CLICK_MODEL_OPTIONS,
     INTERRUPTED,
+    USERS,
     AsJson,
-    ClickModelName,
-    Eta,
-    Quantile,
-    RelevantFrom,
     Seed,
     Target,
+    WorldName,
     derived_from,
     with_columns,
 )
@@ -56,11 +55,14 @@ def synth(
     out: Annotated[Path, typer.Argument(help="File to write; its suffix says the format (.parquet, .jsonl, .txt).")],
     lists: Annotated[int, typer.Option(min=1, help="Number of lists.")] = 1000,
     items: Annotated[float, typer.Option(min=1, help="Mean number of items of a list.")] = 110,
-    features: Annotated[int, typer.Option(min=4, help="Number of feature columns.")] = 136,
+    world: Annotated[WorldName, typer.Option(help="What lists are like: a sample of WEB30K, or topics.")] = "web30k",
+    features: Annotated[
+        int | None, typer.Option(min=4, help="Number of feature columns, for world topics; 136 unless given.")
+    ] = None,
     seed: Seed = 0,
 ) -> None:
     """Generate lists shaped like the WEB30K data set, with the true probability of relevance beside them."""
-    write(make_synthetic_lists(lists, items=items, features=features, seed=seed), out)
+    write(make_synthetic_lists(lists, items=items, world=world, features=features, seed=seed), out)
     typer.echo(f"{out}: {lists:,} lists")
 
 
@@ -136,25 +138,24 @@ def split(
 
 @app.command()
 @with_columns
+@derived_from(CLICK_MODEL_OPTIONS)
 def simulate(
     source: Annotated[
         str, typer.Argument(metavar="IN", help="Lists with grades, in base order unless --ranker is given.")
     ],
     out: Annotated[Path, typer.Argument(help="File to write, with clicks as labels and the grades kept beside them.")],
-    user: Annotated[ClickModelName, typer.Option(help="Who looks at the lists.")] = "diverse",
-    eta: Eta = None,
-    q: Quantile = None,
-    relevant_from: RelevantFrom = None,
+    user: Annotated[str, typer.Option(help=f"Who looks at the lists: {USERS}")] = "diverse",
     seed: Seed = 0,
     ranker: Annotated[Path | None, typer.Option(help="Folder of the ranker whose order the user sees.")] = None,
     *,
     columns: Mapping[str, Any],
+    **options: Any,
 ) -> None:
     """Let a simulated user click on lists."""
     lists = read(source, columns)
     if ranker is not None:
         lists = reorder_lists(load(ranker), lists)
-    visitor = click_model(user, eta=eta, q=q, relevant_from=relevant_from)
+    visitor = click_model(user, **options)
     check_grades(visitor, lists)
     clicked = simulate_clicks(visitor, lists, seed=seed)
     write(clicked, out)
@@ -164,25 +165,24 @@ def simulate(
 
 @app.command()
 @with_columns
+@derived_from(CLICK_MODEL_OPTIONS)
 def evaluate(
     data: Annotated[str, typer.Argument(help="Labelled lists, in base order; the test part of a folder with a split.")],
     ranker: Annotated[
         list[str] | None,
         typer.Option(help="NAME=FOLDER, or base, random, ceiling-logged, ceiling-shown; may be given several times."),
     ] = None,
-    user: Annotated[ClickModelName | None, typer.Option(help="Show this simulated user the new slates, too.")] = None,
-    eta: Eta = None,
-    q: Quantile = None,
-    relevant_from: RelevantFrom = None,
+    user: Annotated[str | None, typer.Option(help=f"Show this simulated user the new slates, too: {USERS}")] = None,
     measure: Annotated[list[str] | None, typer.Option(help="Such as NDCG@10; may be given several times.")] = None,
     no_positives: Annotated[NoPositives, typer.Option(help="Lists without positives.")] = "skip",
     seed: Seed = 0,
     as_json: AsJson = False,
     *,
     columns: Mapping[str, Any],
+    **options: Any,
 ) -> None:
     """Compare rankers with the base order: metrics, 95% intervals and a paired test."""
-    visitor = None if user is None else click_model(user, eta=eta, q=q, relevant_from=relevant_from)
+    visitor = None if user is None else click_model(user, **options)
     rankers = parse_rankers(ranker or ["base"], user=visitor, seed=seed)
     roles = _with_roles_of(rankers.values(), columns)
     lists = read_split(data, roles).test if is_split_folder(data) else read(data, roles)
@@ -419,6 +419,7 @@ def reproduce(
             help="Graded lists: a file, a glob, or a folder with train, valid and test; generated if not given."
         ),
     ] = None,
+    world: Annotated[WorldName, typer.Option(help="The world of generated lists.")] = "web30k",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer lists, fewer epochs, and one seed.")] = False,
     seeds: Annotated[int | None, typer.Option(min=1, help="How often everything random is trained.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes at a time; as many as cores if not given.")] = None,
@@ -427,7 +428,7 @@ def reproduce(
     from seq2slate.reproduce.plan import FULL, QUICK
     from seq2slate.reproduce.run import reproduce as run
 
-    settings = QUICK if quick else FULL
+    settings = replace(QUICK if quick else FULL, world=world)
     if seeds is not None:
         settings = replace(settings, seeds=seeds)
     try:

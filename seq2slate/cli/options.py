@@ -14,12 +14,8 @@ from seq2slate.data.roles import Columns
 from seq2slate.options import Option, options_of
 from seq2slate.reproduce.plan import TARGETS
 from seq2slate.simulation.click_models import CLICK_MODELS
+from seq2slate.simulation.synthetic import WORLDS
 
-Eta = Annotated[float | None, typer.Option(min=0, help="Position i is seen with probability 1 / i^eta.")]
-Quantile = Annotated[
-    float | None, typer.Option("--q", min=0, max=1, help="Share of the pairs of a list that are similar.")
-]
-RelevantFrom = Annotated[float | None, typer.Option(help="The lowest grade that is relevant; 2 unless given.")]
 Seed = Annotated[int, typer.Option(min=0, help="Everything random follows from it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 _FLAGS = {"features": "--feature"}
@@ -27,14 +23,19 @@ _FLAGS = {"features": "--feature"}
 INTERRUPTED = 130
 """The exit code that shells know for Ctrl-C."""
 
+_EXAMPLES = "with options of its own: diverse:q=0.1,distance=cosine; a mixture: '2 diverse + intent'"
+USERS = f"{', '.join(CLICK_MODELS)}; {_EXAMPLES}."
+"""What `--user` takes."""
+CLICK_MODEL_OPTIONS = {name: options_of(kind) for name, kind in CLICK_MODELS.items()}
+
 if TYPE_CHECKING:
-    ClickModelName: TypeAlias = str
     Target: TypeAlias = str
+    WorldName: TypeAlias = str
 else:
-    ClickModelName = Literal[tuple(CLICK_MODELS)]
-    """What `--user` takes."""
     Target = Literal[TARGETS]
     """What `reproduce` takes."""
+    WorldName = Literal[tuple(WORLDS)]
+    """What `--world` takes."""
 
 Command = TypeVar("Command", bound=Callable[..., None])
 

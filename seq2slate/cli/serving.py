@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 
-from seq2slate.cli.options import AsJson, ClickModelName, Eta, Quantile, RelevantFrom, Seed
+from seq2slate.cli.options import CLICK_MODEL_OPTIONS, USERS, AsJson, Seed, derived_from
 from seq2slate.data.files import read
 from seq2slate.errors import UsageError
 from seq2slate.log.backend import Durability
@@ -234,13 +234,11 @@ def prune_log(
 
 
 @app.command()
+@derived_from(CLICK_MODEL_OPTIONS)
 def traffic(
     url: Annotated[str, typer.Argument(help="The address of the service, as `serve` prints it.")],
     data: Annotated[str, typer.Argument(help="Lists with grades, in base order.")],
-    user: Annotated[ClickModelName, typer.Option(help="The click model of the visitors.")] = "diverse",
-    eta: Eta = None,
-    q: Quantile = None,
-    relevant_from: RelevantFrom = None,
+    user: Annotated[str, typer.Option(help=f"The click model of the visitors: {USERS}")] = "diverse",
     requests: Annotated[int, typer.Option(min=1, help="Slates to request in all.")] = 1000,
     concurrency: Annotated[int, typer.Option(min=1, help="Concurrent visitors.")] = 8,
     k: Annotated[int, typer.Option(min=1, help="Slots of a slate.")] = 10,
@@ -250,11 +248,12 @@ def traffic(
     seed: Seed = 0,
     key: Annotated[str | None, typer.Option(envvar="SEQ2SLATE_KEY", help="API key, if the service needs one.")] = None,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
     """Send simulated visitors to a running service: they request slates, click, and count what they saw."""
     from seq2slate.serving.traffic import send_traffic
 
-    visitor = click_model(user, eta=eta, q=q, relevant_from=relevant_from)
+    visitor = click_model(user, **options)
     result = send_traffic(
         url, read(data), visitor, requests=requests, concurrency=concurrency, k=k, units=units, seed=seed, key=key
     )

@@ -30,7 +30,6 @@ from seq2slate.simulation.synthetic import make_synthetic_lists
 if TYPE_CHECKING:
     from seq2slate.demo.closed_loop import ClosedLoop
 
-_FEATURES = 24
 _GRADED, _PAST = 1 / 6, 1 / 3  # of the lists; the others are new to the model
 _TESTED = 1000  # lists at most, offline
 
@@ -76,7 +75,7 @@ def run(console: Console, *, n_lists: int, items: float, seed: int, out: str | o
 def _ordered_lists(tour: _Tour, n_lists: int, items: float) -> tuple[ItemLists, ItemLists]:
     """Return the lists to go live with and the new ones of the experiment, all in base order."""
     tour.console.rule("1. Lists")
-    lists = make_synthetic_lists(n_lists, items=items, features=_FEATURES, seed=tour.seed)
+    lists = make_synthetic_lists(n_lists, items=items, seed=tour.seed)
     tour.console.print(str(summarise(lists)))
     graded, past, new = lists.split(_GRADED, _PAST, seed=tour.seed)
 

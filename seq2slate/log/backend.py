@@ -53,6 +53,9 @@ class Connection(Protocol):
     def structural_damage(self) -> list[str]:
         """Return what the database itself finds wrong with its pages, indexes and references."""
 
+    def has_its_files(self) -> bool:
+        """Say whether files that the database has on this machine are as they should be; called from any thread."""
+
     def interrupt(self) -> None:
         """Make the running statement fail; called from another thread."""
 

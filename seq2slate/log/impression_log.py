@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from math import isfinite
 from time import monotonic, sleep
 from typing import Self, get_args
@@ -108,8 +109,8 @@ class ImpressionLog(LogReader):
 
     def __init__(self, backend: Backend, *, capacity: int = CAPACITY, create: bool = True):
         super().__init__(backend)
-        self._create = create
-        self._writer = Writer(backend.name, self._connect, capacity=capacity)
+        self._prepare = partial(migrate, create=create)
+        self._writer = Writer(backend.name, backend.connect, self._prepare, capacity=capacity)
 
     def add_impression(self, impression: Impression) -> Future[None]:
         """Write an impression without clicks; the future is resolved after the commit, or fails with a LogError.
@@ -139,6 +140,10 @@ class ImpressionLog(LogReader):
         """Write without changing anything; the future is resolved after the commit, or fails with a LogError."""
         return self._writer.add(Probe())
 
+    def has_its_files(self) -> bool:
+        """Say, in microseconds, whether the files look as at the last commit; if not, `check_writable` tells more."""
+        return self._writer.has_its_files()
+
     @property
     def damage(self) -> str | None:
         """What happened to the files of the log, if it takes no more writes until it is opened again."""
@@ -153,8 +158,9 @@ class ImpressionLog(LogReader):
 
         The running counts stay. A click on a deleted slate is UNKNOWN_SLATE.
         """
-        connection = self._connect()
+        connection = self._backend.connect()
         try:
+            self._prepare(connection)
             total, at_once = 0, _FIRST_PRUNED
             while True:
                 started = monotonic()
@@ -177,16 +183,6 @@ class ImpressionLog(LogReader):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _connect(self) -> Connection:
-        """Open a connection that writes; the tables are up to date then."""
-        connection = self._backend.connect()
-        try:
-            migrate(connection, create=self._create)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
 
 
 def _prune_some(connection: Connection, before: float, at_once: int) -> int:

@@ -104,6 +104,10 @@ class PostgresConnection:
         """Return nothing: the server checks the pages that it reads, if it was set up with checksums."""
         return []
 
+    def has_its_files(self) -> bool:
+        """Say yes: the files are the server's."""
+        return True
+
     def interrupt(self) -> None:
         """Shut the socket down: a frozen server reacts to nothing else."""
         with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(self._raw.fileno())) as connected:

@@ -10,32 +10,37 @@ The commit after a checkpoint waits for the disk once, when the write-ahead log 
 Several processes may write. SQLite lets one in at a time, and the others try again after ever longer pauses, while the
 one that has just committed is the first to find the lock free. The workers of a service therefore take turns.
 
-SQLite does not notice when somebody deletes or replaces the write-ahead log, or cuts the database short: it goes on
-with files that nobody finds. Before every transaction, and again before it is acknowledged, the writer looks whether
-they are still there. If not, the log takes no more writes until the process is restarted.
+SQLite does not notice when somebody deletes or replaces the write-ahead log or its index, or cuts it or the database
+short: it goes on with files that nobody finds. Before every transaction, and again before it is acknowledged, the
+writer looks whether they are still there. If not, the log takes no more writes until the process is restarted.
 """
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import logging
 import os
 import sqlite3
+import struct
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from seq2slate.errors import DataError
 from seq2slate.log.backend import BadRowError, Durability, LogError, Row
 
 logger = logging.getLogger("seq2slate.log")
+_Identity: TypeAlias = tuple[int, int] | None
 _LOCK_TIMEOUT = 5.0  # seconds, for another process that is writing
 _CHECKPOINT_SECONDS, _CHECKPOINT_ROWS = 10.0, 5000  # between checkpoints, whichever comes first
 _CHECKPOINT_PASSES = 5  # each finds only what was committed during the one before; then the write-ahead log restarts
 _LONGEST_WAL = 16_384  # pages of 4 KiB
 _MOST_DAMAGE = 20  # lines of an integrity check
+_WAL_INDEX = struct.Struct("=14xHI")  # the beginning of the index: size of a page, number of frames
+_WAL_HEADER, _FRAME_HEADER = 32, 24  # bytes of the write-ahead log, besides pages
 _BAD_ROW = (
     sqlite3.DataError,
     sqlite3.IntegrityError,
@@ -114,10 +119,14 @@ class SqliteConnection:
     def __init__(self, raw: sqlite3.Connection, backend: SqliteBackend, checkpointer: _Checkpointer | None):
         self._raw = raw
         self._backend = backend
-        self._path, self._file = backend.path, _identity(backend.path)
-        self._wal_path = backend.path.with_name(f"{backend.path.name}-wal")
-        self._wal: tuple[int, int] | None = None
-        self._size = 0
+        self._path, self._file = backend.path, _identity(_stat(backend.path))
+        self._wal_path, self._index_path = (
+            backend.path.with_name(f"{backend.path.name}{suffix}") for suffix in ("-wal", "-shm")
+        )
+        self._wal: tuple[_Identity, _Identity] | None = None
+        """The write-ahead log and its index, as soon as both are there."""
+        self._size = self._wal_size = 0
+        self._is_abandoned = False
         self._checkpointer = checkpointer
         self._begin = "BEGIN DEFERRED" if checkpointer is None else "BEGIN IMMEDIATE"
         self._turns = None if checkpointer is None else backend.turns
@@ -150,21 +159,46 @@ class SqliteConnection:
 
     def _check_files(self) -> None:
         """Raise a LogError unless the files of this connection are where everybody looks for them."""
-        try:
-            found = os.stat(self._path)
-        except OSError:
-            found = None
-        if found is None or (found.st_dev, found.st_ino) != self._file:  # everything would go into a file of nobody
+        found = _stat(self._path)
+        if found is None or _identity(found) != self._file:  # everything would go into a file of nobody
             raise LogError(f"{self.name}: the file was moved, deleted or replaced")
         if self._checkpointer is None:
             return
-        wal = _identity(self._wal_path)
-        self._wal = self._wal or wal
-        if wal != self._wal:
+        index, wal = _stat(self._index_path), _stat(self._wal_path)
+        if self._wal is None and index is not None and wal is not None:
+            self._wal = _identity(wal), _identity(index)
+        if self._wal is not None and (_identity(wal), _identity(index)) != self._wal:
             self._refuse("the write-ahead log was deleted or replaced")
+        wal_size = 0 if wal is None else wal.st_size
+        if wal_size < self._wal_size and self._lacks_frames():  # others may checkpoint and empty it, too
+            self._is_abandoned = True
+            self._refuse("the write-ahead log was cut short")
         if found.st_size < self._size and not self._backend.is_sound():  # VACUUM makes it shorter, too
             self._refuse("the database was cut short")
-        self._size = found.st_size
+        self._size, self._wal_size = found.st_size, wal_size
+
+    def has_its_files(self) -> bool:
+        """Say whether the files look as at the last commit; if not, the next transaction finds out whether it matters.
+
+        Another thread may ask, while this connection is used or closed.
+        """
+        size, wal_size, known = self._size, self._wal_size, self._wal
+        found, index, wal = _stat(self._path), _stat(self._index_path), _stat(self._wal_path)
+        if found is None or _identity(found) != self._file or found.st_size < size:
+            return False
+        if known is None:
+            return True
+        return (_identity(wal), _identity(index)) == known and wal is not None and wal.st_size >= wal_size
+
+    def _lacks_frames(self) -> bool:
+        """Say whether the write-ahead log is shorter than its index says; SQLite changes the index first."""
+        try:
+            with self._index_path.open("rb") as index:
+                page_size, frames = _WAL_INDEX.unpack(index.read(_WAL_INDEX.size))
+            size = self._wal_path.stat().st_size
+        except (OSError, struct.error):
+            return True
+        return bool(frames) and size < _WAL_HEADER + frames * (_FRAME_HEADER + page_size)
 
     def _refuse(self, problem: str) -> NoReturn:
         self._backend.damage = f"{self.name}: {problem}; nothing more is written until the service is restarted"
@@ -199,6 +233,9 @@ class SqliteConnection:
         """Close the connection, and stop its checkpoints."""
         if self._checkpointer is not None:
             self._checkpointer.stop()
+        if self._is_abandoned:  # closing checkpoints what is left of the last transactions: half of their pages
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._raw))
+            return
         with suppress(sqlite3.Error):
             self._raw.close()
 
@@ -221,13 +258,17 @@ def _turn(file: int) -> Iterator[None]:
         fcntl.lockf(file, fcntl.LOCK_UN, 1, 1)
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Return the device and inode of a file; None if there is no file."""
+def _stat(path: Path) -> os.stat_result | None:
+    """Return what the system knows of a file; None if there is no file."""
     try:
-        found = os.stat(path)
+        return os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+
+
+def _identity(found: os.stat_result | None) -> _Identity:
+    """Return the device and inode of a file; None if there is no file."""
+    return None if found is None else (found.st_dev, found.st_ino)
 
 
 class _Checkpointer:

@@ -55,7 +55,7 @@ def graded_folds(path: str | None, settings: RunSettings) -> list[Split]:
     """Return the graded lists: generated ones, the split of a folder, or the folds of a data set without one."""
     if path is None:
         sizes = (settings.train, settings.valid, settings.test)
-        shape = partial(make_synthetic_lists, items=settings.items, features=settings.features)
+        shape = partial(make_synthetic_lists, items=settings.items, world=settings.world, features=settings.features)
         return [Split(*(shape(size, seed=seed) for size, seed in zip(sizes, PART_SEEDS, strict=True)))]
     folds = [read_split(path)] if is_split_folder(path) else list(cross_validation(read(path), settings.folds))
     for part in folds[0]:

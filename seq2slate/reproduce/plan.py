@@ -37,8 +37,10 @@ class RunSettings:
 
     items: float = 110
     """Mean number of items of a generated list."""
-    features: int = 136
-    """Columns of generated lists."""
+    world: str = "web30k"
+    """The world of generated lists."""
+    features: int | None = None
+    """Columns of generated lists; as many as the world has if None."""
     train: int = 3000
     """Generated training lists."""
     valid: int = 1000

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from seq2slate.errors import Seq2SlateError
 from seq2slate.log.impression_log import ImpressionLog
 from seq2slate.log.writer import ClickOutcome
+from seq2slate.serving.admission import Admission
 from seq2slate.serving.deployment import Deployment
 from seq2slate.serving.keys import KeyRing
 from seq2slate.serving.messages import (
@@ -63,6 +64,7 @@ def create_app(
     *,
     key_ring: KeyRing | None = None,
     limits: Limits | None = None,
+    admission: Admission | None = None,
     more_routes: Sequence[Route] = (),
 ) -> ASGIApp:
     """Return the ASGI application of a service.
@@ -72,9 +74,11 @@ def create_app(
         monitor: The metrics of the same service.
         key_ring: The API keys; without them everybody who reaches the service may do everything.
         limits: Limits on requests.
+        admission: The one that the connections ask, too.
         more_routes: Routes besides those of the service.
     """
-    middleware = Middleware(monitor, key_ring, limits or Limits())
+    limits = limits or Limits()
+    middleware = Middleware(monitor, key_ring, limits, admission or Admission(limits.max_in_flight))
     routes = Handlers(service, middleware, more_routes).routes
     endpoints = {route: Endpoint(middleware, route) for route in routes}
     hot = {(route.method, route.path): endpoint for route, endpoint in endpoints.items() if route.is_hot}
@@ -119,12 +123,12 @@ class Handlers:
                   ok="They are being served.",
                   errors={409: "They cannot be loaded; those loaded before stay in service."}),
             Route("GET", "/healthz", self.health, None, "healthz",
-                  "Liveness: the process runs."),
+                  "Liveness: the process runs.", is_always_answered=True),
             Route("GET", "/readyz", self.readiness, None, "readyz",
                   "Readiness: requests can be answered.",
-                  errors={503: "Requests cannot be answered now."}),
+                  errors={503: "Requests cannot be answered now."}, is_always_answered=True),
             Route("GET", "/metrics", self.metrics, "admin", "metrics",
-                  "Metrics for Prometheus.", returns="text/plain"),
+                  "Metrics for Prometheus.", returns="text/plain", is_always_answered=True),
             Route("GET", "/openapi.json", self.openapi, "admin", "openapi",
                   "This description."),
             Route("GET", "/docs", self.docs, "admin", "docs",
@@ -149,7 +153,7 @@ class Handlers:
         """Return a slate."""
         limits, reads = self._limits, self._service.deployment.reads
         slate_request = read_rerank(request.body, max_items=limits.max_items, max_values=limits.max_values, reads=reads)
-        return json_response(await self._service.rerank(slate_request))
+        return json_response(await self._service.rerank(slate_request, arrived=request.arrived))
 
     async def click(self, request: Request) -> Response:
         """Log a click."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 from typing import ClassVar
 
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from seq2slate.serving.middleware import Limits
+from seq2slate.serving.admission import Admission, Ticket
+from seq2slate.serving.middleware import RETRY_LATER, TICKET, Limits, error_response
 
 _MAX_PIPELINED = 16  # requests that wait for their turn on one connection
 _BYTES_A_HEADER = 4  # colon, space and line break
@@ -21,6 +23,12 @@ _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-type: application/json\r\n"
     b"content-length: %d\r\n\r\n%b" % (len(_MESSAGE), _MESSAGE)
 )
+_OVERLOADED = error_response(429, "overloaded; try again", RETRY_LATER)
+REFUSAL = b"HTTP/1.1 429 Too Many Requests\r\nconnection: close\r\n%b\r\n%b" % (
+    b"".join(b"%b: %b\r\n" % header for header in _OVERLOADED.all_headers()),
+    _OVERLOADED.body,
+)
+"""A whole response, after which the connection is closed."""
 
 
 class LimitedConnection(HttpToolsProtocol):
@@ -30,9 +38,13 @@ class LimitedConnection(HttpToolsProtocol):
       as headers. What surrounds the parts of a chunked body is bounded by the size of a body.
     - Until a head is complete, a timer runs: from the start of the connection, and from the first byte of any later
       request. Between requests, uvicorn's own timer does.
+    - A request that would wait for too long is answered with 429 before the application sees it; the connection stays.
     """
 
     limits: ClassVar[Limits]
+    admission: ClassVar[Admission]
+    ticket: Ticket | None = None
+    """Of the request that is arriving, or waits for its turn."""
     _received = 0
     """Bytes of the message that are no body, and what came before it in the same chunk of data."""
     _before = 0
@@ -48,9 +60,12 @@ class LimitedConnection(HttpToolsProtocol):
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timer."""
+        """Stop the timers: uvicorn's own, too, which would hold on to a connection that the client has reset."""
         super().connection_lost(exc)
         self._stop_timer()
+        self._unset_keepalive_if_required()
+        if self.ticket is not None:
+            self.ticket.leave()
 
     def data_received(self, data: bytes) -> None:
         """Parse data, and close the connection if they go on for too long."""
@@ -59,6 +74,8 @@ class LimitedConnection(HttpToolsProtocol):
         self._chunk = len(data)
         self._received += self._chunk
         super().data_received(data)
+        if self.ticket is not None and (self.cycle is None or self.cycle.more_body):
+            self.ticket.leave()  # whoever sends slowly must not take the place of others
         if self._is_waiting():
             if self._received - self._before > self.limits.max_head_bytes:
                 self._refuse()
@@ -83,6 +100,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._check(self._received <= most or self._head_bytes() <= most)
         self._check(len(self.pipeline) < _MAX_PIPELINED)
         self._stop_timer()
+        self.app = _refuse_politely if self._is_overload() else self.config.loaded_app
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -90,12 +108,31 @@ class LimitedConnection(HttpToolsProtocol):
         self._received -= len(body)
         super().on_body(body)
 
+    def on_response_complete(self) -> None:
+        """Take the next request; one that was answered before its turn leaves the line."""
+        if self.ticket is not None:
+            self.ticket.leave()
+        super().on_response_complete()
+
     def send_400_response(self, msg: str) -> None:
         """Refuse what the parser could not accept, or a callback above did not."""
         if self._is_refused:
             self._refuse()
         else:
             super().send_400_response(msg)
+
+    def _is_overload(self) -> bool:
+        """Get a ticket for the request, if it needs one; say whether there is none."""
+        refused = self.admission.refused.get(b"%b %b" % (self.parser.get_method(), self.url))
+        if refused is None:
+            return False
+        if self.ticket is None or not self.ticket.is_waiting:
+            self.ticket = self.admission.admit()
+            if self.ticket is None:
+                refused.inc()
+                return True
+        self.scope["extensions"] = {TICKET: self.ticket}  # type: ignore[dict-item]
+        return False
 
     def _check(self, is_within_limits: bool) -> None:
         if not is_within_limits:
@@ -125,6 +162,17 @@ class LimitedConnection(HttpToolsProtocol):
             self._timer = None
 
 
-def connections_within(limits: Limits) -> type[asyncio.Protocol]:
-    """Return the class of connections that keep to some limits, for `uvicorn.Config`."""
-    return type("Connection", (LimitedConnection,), {"limits": limits})
+async def _refuse_politely(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with 429, as an ASGI application."""
+    await send({"type": "http.response.start", "status": _OVERLOADED.status, "headers": _OVERLOADED.all_headers()})
+    await send({"type": "http.response.body", "body": _OVERLOADED.body})
+
+
+def connections_within(limits: Limits, admission: Admission) -> type[asyncio.Protocol]:
+    """Return the class of connections that keep to some limits, for `uvicorn.Config`.
+
+    Args:
+        limits: Of a connection and its requests.
+        admission: That of the application.
+    """
+    return type("Connection", (LimitedConnection,), {"limits": limits, "admission": admission})

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hashlib
 import ipaddress
 import logging
@@ -28,12 +27,15 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from seq2slate.log.backend import LogError
+from seq2slate.serving.admission import Admission, Ticket
 from seq2slate.serving.keys import KeyRing, KeyScope
 from seq2slate.serving.messages import MAX_VALUES, ErrorResponse
 from seq2slate.serving.monitoring import Monitor
 
 _logger = logging.getLogger("seq2slate.serving")
 JSON, HTML = "application/json", "text/html; charset=utf-8"
+TICKET = "seq2slate.ticket"
+"""The extension of an ASGI scope by which a connection hands over the ticket of a request."""
 RETRY_LATER = {"Retry-After": "1"}
 _CLOSE = {"Connection": "close"}
 _CONNECTION_BYTES = 64 << 10  # the server's own buffer of a body that is still arriving
@@ -114,13 +116,26 @@ class Request:
         self.method: str = scope["method"]
         self.body = b""
         """JSON as it came; empty if the route declares no body."""
+        self.arrived = time.perf_counter()
+        """When it had arrived to its end, if it had to wait for its turn."""
         self._scope, self._receive, self._limits = scope, receive, limits
+        self._ticket: Ticket | None = scope.get("extensions", {}).get(TICKET)
         self._headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # of several, the first one counts
 
     def header(self, name: bytes, default: str = "") -> str:
         """Return a header, by its name in lower case."""
         value = self._headers.get(name)
         return default if value is None else value.decode("latin-1")
+
+    def ticket(self, admission: Admission) -> Ticket:
+        """Return the ticket that the connection got, or a new one if that has left the line; 429 if there is none."""
+        ticket = self._ticket
+        if ticket is None or not ticket.is_waiting:
+            ticket = admission.admit()
+        if ticket is None:
+            raise HTTPException(429, "overloaded; try again", RETRY_LATER)
+        self.arrived = ticket.arrived
+        return ticket
 
     @property
     def path(self) -> str:
@@ -141,7 +156,8 @@ class Request:
             raise HTTPException(415, f"Content-Type: expected {JSON}")
         parts: list[bytes] = []
         size, most, is_complete = 0, self._limits.max_body_bytes, False
-        timeout = asyncio.timeout(self._limits.body_timeout)
+        is_here = self._ticket is not None and self._ticket.is_waiting  # to its end: a timer would be a waste
+        timeout = asyncio.timeout(None if is_here else self._limits.body_timeout)
         try:
             async with timeout:
                 while not is_complete:
@@ -217,18 +233,21 @@ class Route:
     parameters: tuple[Mapping[str, Any], ...] = ()
     """Of the query and the path, as OpenAPI describes them."""
     is_hot: bool = False
-    """Whether requests skip the framework's router; for fixed paths only."""
+    """Whether requests skip the framework's router, and are refused when they arrive and would wait for too long; for
+    fixed paths only."""
+    is_always_answered: bool = False
+    """Whether requests are answered however many are in flight."""
 
 
 class Middleware:
     """The API keys, the limits and the metrics that all routes of a service share."""
 
-    def __init__(self, monitor: Monitor, key_ring: KeyRing | None, limits: Limits) -> None:
+    def __init__(self, monitor: Monitor, key_ring: KeyRing | None, limits: Limits, admission: Admission) -> None:
         self.limits = limits
         self.monitor = monitor
-        self.in_flight = 0
+        self.admission = admission
         self.arriving = ArrivingBodies(limits.max_partial_bytes)
-        monitor.in_flight.set_function(lambda: self.in_flight)
+        monitor.in_flight.set_function(lambda: admission.in_flight)
         self._keys = key_ring
 
     def check(self, request: Request, key_scope: KeyScope) -> None:
@@ -267,6 +286,9 @@ class Endpoint:
         self._middleware, self._route = middleware, route
         self._seconds = middleware.monitor.request_seconds.labels(route.name)
         self._counters: dict[int, Counter] = {}  # by status, looked up once
+        if route.is_hot:
+            refused = middleware.monitor.requests.labels(route.name, "429")
+            middleware.admission.refused[f"{route.method} {route.path}".encode()] = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -281,19 +303,21 @@ class Endpoint:
         await send({"type": "http.response.body", "body": response.body})
 
     async def _respond(self, request: Request) -> Response:
-        middleware, route = self._middleware, self._route
+        middleware, admission, route = self._middleware, self._middleware.admission, self._route
         try:
             if route.key_scope is not None:
                 middleware.check(request, route.key_scope)
             if route.body is not None:
                 await request.read_body(middleware.arriving)
-            if route.key_scope is not None and middleware.in_flight >= middleware.limits.max_in_flight:
+            if route.is_hot:
+                await self._wait(request)
+            elif not route.is_always_answered and admission.in_flight >= admission.max_in_flight:
                 raise HTTPException(429, "too many requests in flight; try again", RETRY_LATER)
-            middleware.in_flight += 1
+            admission.in_flight += 1
             try:
                 return await route.handler(request)
             finally:
-                middleware.in_flight -= 1
+                admission.in_flight -= 1
         except HTTPException as error:
             return error_response(error.status_code, error.detail, error.headers)
         except LogError:
@@ -301,6 +325,13 @@ class Endpoint:
         except Exception:
             _logger.exception("%s failed", request.path)
             return error_response(500, "internal error; see the log of the service")
+
+    async def _wait(self, request: Request) -> None:
+        ticket = request.ticket(self._middleware.admission)
+        try:
+            await self._middleware.admission.turn()
+        finally:
+            ticket.leave()
 
 
 @lru_cache(maxsize=64)
@@ -331,6 +362,6 @@ def _key_of(authorization: str) -> str:
     if scheme.lower() == "basic":
         try:
             return base64.b64decode(rest, validate=True).decode().partition(":")[2]
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:  # binascii.Error and UnicodeDecodeError are ones, too
             return ""
     return rest.strip() if scheme.lower() == "bearer" else ""

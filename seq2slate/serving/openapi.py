@@ -30,7 +30,7 @@ _EXAMPLES: dict[str, Any] = {
 _KEY_ERRORS = {
     401: "A key is needed, or this one is not known.",
     403: "The key has another scope, or the request comes from a page of another site.",
-    429: "Too many requests in flight; try again.",
+    429: "Overloaded: too many requests wait or are in flight; try again.",
 }
 _BODY_ERRORS = {
     400: "The body is not JSON.",

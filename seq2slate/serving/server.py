@@ -14,8 +14,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,8 @@ from starlette.types import ASGIApp
 from seq2slate.errors import Seq2SlateError, UsageError
 from seq2slate.log.backend import Durability
 from seq2slate.log.impression_log import ImpressionLog, open_log
+from seq2slate.serving.accepting import Server
+from seq2slate.serving.admission import Admission
 from seq2slate.serving.app import create_app
 from seq2slate.serving.connections import connections_within
 from seq2slate.serving.deployment import Deployment, load_deployment
@@ -38,6 +40,7 @@ from seq2slate.serving.service import RerankService, Timeouts
 DRAIN_SECONDS = 10
 """For the requests in flight, when the service stops."""
 _BACKLOG = 2048
+_DEFER_SECONDS = 1  # for which a new connection waits in the kernel until something is sent
 _KEEP_ALIVE_SECONDS = 75  # longer than the pools of clients and proxies, so that it is they who close a connection
 _SWITCH_SECONDS = 0.0005  # for which a thread keeps the GIL: Python's own 5 ms would be the latency under load
 
@@ -92,21 +95,22 @@ class ServingProcess:
 
     def __init__(self, config: ServerConfig, listener: socket.socket, announce: Callable[[], None]) -> None:
         self._config, self._listener, self._announce = config, listener, announce
+        self._admission = Admission(config.limits.max_in_flight)
 
     def run(self) -> None:
         """Serve until a signal."""
         torch.set_num_threads(1)  # the cores are for concurrent requests, not for the parts of one
         sys.setswitchinterval(_SWITCH_SECONDS)
-        config, keys = self._config, _keys(self._config)
+        config, keys, admission = self._config, _keys(self._config), self._admission
         with open_log(config.log, durability=config.durability, turns=self.turns) as store:
             monitor = self._new_monitor()
             service = self._new_service(partial(load_deployment, config.model, config.experiment), store, monitor)
             try:
-                app = create_app(service, monitor, key_ring=keys, limits=config.limits)
+                app = create_app(service, monitor, key_ring=keys, limits=config.limits, admission=admission)
                 gc.collect()
                 gc.freeze()  # or some early request waits for a collection of everything that was imported
                 with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                    runner.run(self._serve(_server_config(app, config.limits)))
+                    runner.run(self._serve(_server_config(app, config.limits, admission)))
             finally:
                 is_idle = service.close()
         if not is_idle:  # a model that hangs: Python would wait for its thread for ever
@@ -122,8 +126,11 @@ class ServingProcess:
         self._service = RerankService(load, store, monitor, config.timeouts, threads=config.threads)
         return self._service
 
+    def _new_server(self, config: uvicorn.Config) -> Server:
+        return Server(config, self._listener, self._admission)
+
     async def _serve(self, config: uvicorn.Config) -> None:
-        loop, server, service = asyncio.get_running_loop(), Server(config), self._service
+        loop, server, service = asyncio.get_running_loop(), self._new_server(config), self._service
         reloads: set[asyncio.Task[None]] = set()
 
         def reload() -> None:
@@ -136,7 +143,7 @@ class ServingProcess:
         stop_on_signals(server)
         loop.add_signal_handler(signal.SIGHUP, reload)
         started = loop.create_task(_announce_when_started(server, self._announce))
-        await server.serve([self._listener])
+        await server.serve([])
         started.cancel()
 
 
@@ -188,6 +195,8 @@ def listen(config: ServerConfig) -> socket.socket:
     except (OSError, OverflowError) as error:
         raise UsageError(f"cannot listen on {host}:{port}: {error}") from error
     listener.setblocking(False)
+    if sys.platform == "linux":  # a request can be refused with its connection only if it is there already
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _DEFER_SECONDS)
     return listener
 
 
@@ -195,15 +204,6 @@ def address_of(listener: socket.socket) -> str:
     """Return the URL of a service."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-class Server(uvicorn.Server):
-    """Uvicorn without its signal handlers, which end the process by the signal after a graceful stop."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signals alone."""
-        yield
 
 
 def stop_on_signals(server: uvicorn.Server) -> None:
@@ -216,10 +216,10 @@ def stop_on_signals(server: uvicorn.Server) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop)
 
 
-def _server_config(app: ASGIApp, limits: Limits) -> uvicorn.Config:
+def _server_config(app: ASGIApp, limits: Limits, admission: Admission) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=connections_within(limits),
+        http=connections_within(limits, admission),
         lifespan="off",
         ws="none",
         access_log=False,

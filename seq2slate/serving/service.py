@@ -52,7 +52,7 @@ class Timeouts:
     """Deadlines of a request, and what happens when the log misses its own."""
 
     deadline_ms: float = 100
-    """For the model; the base order is served if it takes longer."""
+    """For the model, from the arrival of the request; the base order is served if it takes longer."""
     log_deadline_ms: float = 1000
     """For a commit; the log has failed if it takes longer."""
     log_failure: Literal["serve", "refuse"] = "serve"
@@ -109,21 +109,26 @@ class RerankService:
 
     # The three things it does
 
-    async def rerank(self, request: SlateRequest) -> RerankResponse:
+    async def rerank(self, request: SlateRequest, *, arrived: float | None = None) -> RerankResponse:
         """Return a slate whose impression is committed.
+
+        Args:
+            request: The candidates.
+            arrived: When, by `time.perf_counter`; the deadline of the model counts from there.
 
         Raises:
             LogError: The log failed, and `log_failure` is "refuse".
         """
-        started = time.perf_counter()
+        started = time.perf_counter() if arrived is None else arrived
+        deadline = started + self._timeouts.deadline_ms / 1e3
         deployment = self.deployment
         arm = deployment.experiment.assign(request.unit)
         if not request.ids:  # nothing is shown, so there is nothing to log and nothing to click
             return RerankResponse(None, arm.name, [])
         if deployment.experiment.kind == "interleaving":
-            slate = await self._interleave(deployment, request)
+            slate = await self._interleave(deployment, request, deadline)
         else:
-            slate = await self._order(deployment, arm, request)
+            slate = await self._order(deployment, arm, request, deadline)
         slate_id: str | None = secrets.token_urlsafe(16)
         impression = partial(_impression, str(slate_id), deployment, arm, request, slate, started)
         try:
@@ -169,11 +174,11 @@ class RerankService:
         return self._timeouts.log_failure == "refuse"
 
     async def log_is_available(self) -> bool:
-        """Say whether the log can be read and, if the last write failed, whether it can be written again."""
+        """Say whether the log can be read and, if a write failed or a file is lost, whether it can be written."""
         try:
-            await asyncio.wait_for(asyncio.to_thread(self.store.get, ""), self._timeouts.log_deadline_ms / 1e3)
-            if self._last_write_failed or self._overdue:
+            if self._last_write_failed or self._overdue or not self.store.has_its_files():
                 await self._commit(self.store.check_writable)
+            await asyncio.wait_for(asyncio.to_thread(self.store.get, ""), self._timeouts.log_deadline_ms / 1e3)
         except (TimeoutError, Seq2SlateError, OSError):
             return False
         return True
@@ -186,7 +191,7 @@ class RerankService:
 
     # Ordering
 
-    async def _order(self, deployment: Deployment, arm: Arm, request: SlateRequest) -> _Slate:
+    async def _order(self, deployment: Deployment, arm: Arm, request: SlateRequest, deadline: float) -> _Slate:
         """Order the candidates as an arm does, or fall back to the base order."""
         k, features = request.k, request.features
         if not request.ids:
@@ -197,7 +202,7 @@ class RerankService:
         started = time.perf_counter()
         try:
             if model is not None:
-                return await self._place(model, arm.temperature, features, request)
+                return await self._place(model, arm.temperature, features, request, deadline)
             if transform is not None:
                 transform.check_columns(features, request.categorical, request.context or {})
             return _base_order(k, features, None)
@@ -212,10 +217,10 @@ class RerankService:
             if model is not None:
                 self._monitor.model_seconds.observe(time.perf_counter() - started)
 
-    async def _interleave(self, deployment: Deployment, request: SlateRequest) -> _Slate:
+    async def _interleave(self, deployment: Deployment, request: SlateRequest, deadline: float) -> _Slate:
         """Let two arms fill one slate; if either falls back, so does the slate."""
         arms = deployment.experiment.arms
-        slates = await asyncio.gather(*(self._order(deployment, arm, request) for arm in arms))
+        slates = await asyncio.gather(*(self._order(deployment, arm, request, deadline) for arm in arms))
         failed = next((slate for slate in slates if slate.fallback is not None), None)
         if failed is not None:
             return failed
@@ -231,19 +236,25 @@ class RerankService:
         )
 
     async def _place(
-        self, model: ServedModel, temperature: float | None, features: FloatArray, request: SlateRequest
+        self,
+        model: ServedModel,
+        temperature: float | None,
+        features: FloatArray,
+        request: SlateRequest,
+        deadline: float,
     ) -> _Slate:
         """Run the model within its deadline: in the event loop if it is quick, in a thread if it may take long."""
-        deadline = self._timeouts.deadline_ms / 1e3
+        left = deadline - time.perf_counter()
+        if left <= 0:
+            raise TimeoutError
         task = partial(_run_model, model, temperature, features, request)
         if len(features) > model.runtime.quick_items:
             work = self._threads.submit(task)
             self._running.add(work)
             work.add_done_callback(self._running.discard)
-            return await asyncio.wait_for(asyncio.wrap_future(work), deadline)
-        started = time.perf_counter()
+            return await asyncio.wait_for(asyncio.wrap_future(work), left)
         slate = task()
-        if time.perf_counter() - started > deadline:
+        if time.perf_counter() > deadline:
             raise TimeoutError
         return slate
 
@@ -272,12 +283,13 @@ class RerankService:
         started = time.perf_counter()
         try:
             if self._overdue:
-                self.store.give_up_after(_DEADLINES_UNTIL_INTERRUPT * self._timeouts.log_deadline_ms / 1e3)
                 raise LogError("the log does not respond")
             outcome = await self._wait_for_commit(write())
             self._last_write_failed = False
             return outcome
         except Seq2SlateError as error:
+            # Whatever failed: what hangs may be a write that nobody waits for any more, and the queue full behind it.
+            self.store.give_up_after(_DEADLINES_UNTIL_INTERRUPT * self._timeouts.log_deadline_ms / 1e3)
             self._last_write_failed = True
             self._monitor.log_failures.inc()
             _logger.warning("%s", error)

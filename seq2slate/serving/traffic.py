@@ -30,19 +30,12 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from seq2slate.data.lists import BoolArray, ItemLists
+from seq2slate.data.lists import ItemLists
 from seq2slate.errors import DataError, UsageError
 from seq2slate.progress import track
 from seq2slate.serving.client import Client, ResponseLostError
-from seq2slate.simulation.click_models import (
-    ClickModel,
-    Doubles,
-    check_grades,
-    draw,
-    relevance_of_items,
-    scan,
-    similar_items,
-)
+from seq2slate.simulation.clicks import check_grades, relevance_of_items
+from seq2slate.simulation.visits import ClickModel, Facts, draw, scan
 
 _ORDER, _UNIT = 1, 2  # streams of random numbers, beside those of the click model
 _CACHE_BYTES = 64 << 20  # for prepared lists
@@ -198,10 +191,8 @@ class _Candidates:
     """The JSON of a request but for its beginning, which names the unit."""
     places: Mapping[str, int]
     """Base position by item id."""
-    relevance: Doubles
-    """(1, N)"""
-    similar: BoolArray | None
-    """(1, N, N)"""
+    facts: Facts
+    """What the click model knows of the list."""
 
     @classmethod
     def of(cls, one: ItemLists, user: ClickModel, k: int) -> _Candidates:
@@ -216,8 +207,7 @@ class _Candidates:
             name=one.list_ids[0].as_py(),
             columns=json.dumps(columns, allow_nan=False)[1:].encode(),
             places={item: place for place, item in enumerate(ids)},
-            relevance=relevance_of_items(user, one)[None],
-            similar=None if user.q is None else similar_items(one, user.q),
+            facts=user.facts(one, relevance_of_items(user, one)[None]),
         )
 
     def request(self, unit: str) -> bytes:
@@ -227,7 +217,7 @@ class _Candidates:
     @property
     def nbytes(self) -> int:
         """Approximate size in memory."""
-        return len(self.columns) + 200 * len(self.places) + (0 if self.similar is None else self.similar.nbytes)
+        return len(self.columns) + 200 * len(self.places) + self.facts.nbytes
 
 
 def _with_none(values: Any) -> list[Any]:
@@ -268,8 +258,8 @@ class _Plan:
 
     def clicks(self, number: int, candidates: _Candidates, slate: Sequence[int]) -> list[int]:
         """Return the slots that the user clicks."""
-        draws = draw([(self._seed, number)], len(slate), repeats=1)
-        clicks = scan(self._user, np.array([slate]), candidates.relevance, candidates.similar, draws).clicks
+        draws = draw([(self._seed, number)], len(slate), repeats=1, n_types=self._user.n_types)
+        clicks = scan(self._user, np.array([slate]), candidates.facts, draws).clicks
         slots: list[int] = np.flatnonzero(clicks).tolist()
         return slots
 

@@ -36,11 +36,11 @@ import uvicorn
 
 from seq2slate.errors import DataError, Seq2SlateError, UsageError
 from seq2slate.log.impression_log import ImpressionLog
+from seq2slate.serving.accepting import Server
 from seq2slate.serving.deployment import Deployment
 from seq2slate.serving.monitoring import Monitor
 from seq2slate.serving.server import (
     DRAIN_SECONDS,
-    Server,
     ServerConfig,
     ServingProcess,
     address_of,
@@ -57,7 +57,6 @@ _STEADY = 1.0  # seconds; a worker that lived shorter is started after a pause
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds
 _RETRIES = 3  # of a reload during which the files changed
 _PUBLISH_SECONDS = 1.0
-_DEFER_SECONDS, _AT_ONCE = 0.001, 16  # what a worker with more connections than another leaves to that, and takes then
 
 
 def run_workers(config: ServerConfig, announce: Callable[[str], None]) -> None:
@@ -149,75 +148,6 @@ def _identity(deployment: Deployment) -> str:
     return hashlib.sha256(repr((deployment.experiment, deployment.definition, models)).encode()).hexdigest()
 
 
-class _FairServer(Server):
-    """Accepts connections one by one, and leaves them to a worker that has fewer.
-
-    Keep-alive connections live long: what is distributed badly once stays so. A worker that is busy may miss its turn:
-    after a millisecond the others take what is there.
-    """
-
-    def __init__(self, config: uvicorn.Config, shared: _Shared, number: int, listener: socket.socket) -> None:
-        super().__init__(config)
-        self._counts, self._number, self._listener = shared.connections, number, listener
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept from now on."""
-        await super().startup([])
-        self._loop = asyncio.get_running_loop()
-        self._accepting: set[asyncio.Task[Any]] = set()
-        self._count()
-        self._loop.add_reader(self._listener.fileno(), self._accept)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more, and drain."""
-        self._loop.remove_reader(self._listener.fileno())
-        self._counts[self._number] = -1
-        self._listener.close()
-        await super().shutdown([])
-
-    def _count(self) -> int:
-        self._counts[self._number] = count = len(self.server_state.connections) + len(self._accepting)
-        return count
-
-    def _accept(self) -> None:
-        count = self._count()
-        others = [one for number, one in enumerate(self._counts) if number != self._number and one >= 0]
-        if others and count > min(others):
-            self._loop.remove_reader(self._listener.fileno())
-            self._loop.call_later(_DEFER_SECONDS, self._accept_all)
-        else:
-            self._accept_one()
-
-    def _accept_all(self) -> None:
-        if self._counts[self._number] < 0:  # it is closed
-            return
-        self._loop.add_reader(self._listener.fileno(), self._accept)
-        for _ in range(_AT_ONCE):
-            if not self._accept_one():
-                return
-
-    def _accept_one(self) -> bool:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:  # another worker was faster, the client is gone, or there are too many files
-            return False
-        connection.setblocking(False)
-        task = self._loop.create_task(self._connect(connection))
-        self._accepting.add(task)
-        task.add_done_callback(self._accepting.discard)
-        self._count()
-        return True
-
-    async def _connect(self, connection: socket.socket) -> None:
-        config = self.config
-        await self._loop.connect_accepted_socket(
-            lambda: config.http_protocol_class(  # type: ignore[call-arg]
-                config=config, server_state=self.server_state, app_state=self.lifespan.state
-            ),
-            connection,
-        )
-
-
 class _WorkerProcess(ServingProcess):
     """The process of a worker."""
 
@@ -252,7 +182,7 @@ class _WorkerProcess(ServingProcess):
         return self._worker
 
     async def _serve(self, config: uvicorn.Config) -> None:
-        server = _FairServer(config, self._shared, self._number, self._listener)
+        server = Server(config, self._listener, self._admission, self._shared.connections, self._number)
         stop_on_signals(server)
         reader, writer = await asyncio.open_connection(sock=self._line)
         self._worker.send = lambda **message: writer.write(_encode(**message))

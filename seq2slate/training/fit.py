@@ -501,7 +501,7 @@ class Checkpoint:
         """Write the file, and keep the one before it in case this one is ever damaged; all others go."""
         payload = save(self.tensors, metadata={"step": str(self.step), "values": json.dumps(self.values)})
         path = folder / f"step-{self.step:09d}.checkpoint"
-        with atomic_path(path) as partial:
+        with atomic_path(path, family=_PATTERN) as partial:
             partial.write_bytes(payload + hashlib.sha256(payload).digest())
         found = sorted(folder.glob(_PATTERN))
         place = found.index(path)
