@@ -128,6 +128,8 @@ class SlateModel:
             transform = FeatureTransform.from_json(saved.features)
             network = SlateNetwork(InputSizes.of(transform), NetworkConfig(**saved.config["network"]))
             network.load_state_dict({name: torch.from_numpy(array) for name, array in saved.weights.items()})
+        except UsageError as error:
+            raise DataError(f"{error}: train this model again, or open it with the version that wrote it") from error
         except (KeyError, TypeError, RuntimeError) as error:
             raise DataError(f"the files of this model do not belong together: {error}") from error
         return cls(transform, network)
