@@ -222,7 +222,7 @@ class PairwiseInteraction(Interaction):
 
     def _head_effects(self, x: Tensor, mask: Tensor) -> Tensor:
         """Return (B, N, N) Σ_h γ_h exp(-3 |E_h x_i - E_h x_k|² / m_h)."""
-        places = (x @ self.heads).unflatten(2, (HEADS, HEAD_WIDTH)).transpose(1, 2)  # (B, H, N, width)
+        places = (x @ self.heads).reshape(*x.shape[:2], HEADS, HEAD_WIDTH).transpose(1, 2)  # (B, H, N, width)
         real = mask[:, None, :, None].to(x.dtype)
         count = real.sum(2, keepdim=True).clamp(min=1)
         places = (places - (places * real).sum(2, keepdim=True) / count) * real

@@ -3,7 +3,7 @@
 Distances are sums of squared differences, item by item in a loop, since products would lose the digits of close items.
 Places are computed in float64, so that they have all the digits of a float32, and equal items have equal places. A
 piecewise linear function of d is written as w_0 + Σ_j (w_j+1 - w_j) clip((d - q_j) / (q_j+1 - q_j), 0, 1) over the
-knots q, so that nothing has to be looked up. The largest values are (B, 3, N, N) and (B, 6, N, N).
+knots q, so that nothing has to be looked up. The largest values are (B, 3, N, N).
 """
 
 from __future__ import annotations
@@ -105,8 +105,7 @@ def _distances(lists: PaddedLists, interaction: PairwiseInteraction, dense: Valu
     factors = np.array([[1.0], [1.0], [0.5]], np.float32)
 
     def from_one(item: Value, _carried: list[Value]) -> tuple[list[Value], list[tuple[Value, int]]]:
-        apart = stacked - stacked.op("Gather", item.unsqueeze(0), axis=2)
-        return [], [(apart.op("ReduceSumSquare", axes=[3], keepdims=0) * factors, FLOAT)]
+        return [], [(_squares_from(stacked, item) * factors, FLOAT)]
 
     (distances,) = lists.graph.loop(lists.n_items, [], from_one)  # (N, B, 3, N)
     return distances.transpose(1, 2, 0, 3)
@@ -187,11 +186,20 @@ def _head_effects(lists: PaddedLists, interaction: PairwiseInteraction, x: Value
     count = lists.lengths.op("Max", 1).cast(DOUBLE).unsqueeze(1, 2, 3)
     variance = (places * places).op("ReduceSum", np.array([2, 3]), keepdims=1) / count
     places = (places / (variance * np.array(2.0)).op("Max", np.array(LEAST)).op("Sqrt")).cast(FLOAT)
-    squares = (places * places).op("ReduceSum", np.array([3]), keepdims=0)
-    products = places @ places.transpose(0, 1, 3, 2)
-    distances = (squares.unsqueeze(3) + squares.unsqueeze(2) - products * 2.0).op("Max", 0.0)
-    strengths = _weights(interaction.head_effects)[:, None, None]
-    return ((distances * -HEAD_SHARPNESS).op("Exp") * strengths).op("ReduceSum", np.array([1]), keepdims=0)
+    strengths = _weights(interaction.head_effects)
+
+    def from_one(item: Value, _carried: list[Value]) -> tuple[list[Value], list[tuple[Value, int]]]:
+        alike = (_squares_from(places, item) * -HEAD_SHARPNESS).op("Exp")  # (B, H, N)
+        return [], [(lists.graph.op("MatMul", strengths, alike), FLOAT)]
+
+    (effects,) = lists.graph.loop(lists.n_items, [], from_one)  # (N, B, N)
+    return effects.transpose(1, 0, 2)
+
+
+def _squares_from(places: Value, item: Value) -> Value:
+    """Return (B, H, N) the squared distances of places (B, H, N, width) from those of one item."""
+    apart = places - places.op("Gather", item.unsqueeze(0), axis=2)
+    return apart.op("ReduceSumSquare", axes=[3], keepdims=0)
 
 
 def _weights(stored: Tensor) -> npt.NDArray[Any]:
