@@ -200,8 +200,9 @@ class Reranker(Estimator):
     @classmethod
     def from_saved(cls, saved: SavedRanker) -> Self:
         """Build the re-ranker from what its folder holds."""
+        model = SlateModel.from_saved(saved)
         reranker = cls(**as_tuples(saved.config.get("options", {})))
-        reranker.model_ = SlateModel.from_saved(saved)
+        reranker.model_ = model
         reranker.transform_ = reranker.model_.transform
         reranker.columns_ = Columns.from_dict(saved.config.get("columns", {}))
         if "history" in saved.config:

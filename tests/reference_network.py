@@ -310,13 +310,13 @@ def sigmoid(x: Tensor) -> Tensor:
 
 
 def knots_of(distances: list[float]) -> list[float]:
-    """Return the quantiles of the distances, apart by at least a thousandth of the median."""
+    """Return the quantiles of the distances, apart by at least a thousandth of the median and of the one before."""
     if not distances:
         return [0.0] * 11
     quantiles: list[float] = np.quantile(distances, [0, 0.03, 0.07, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1]).tolist()
-    gap = 1e-3 * max(1e-12, quantiles[7])
+    median = max(1e-12, quantiles[7])
     for knot in range(1, 11):
-        quantiles[knot] = max(quantiles[knot], quantiles[knot - 1] + gap)
+        quantiles[knot] = max(quantiles[knot], quantiles[knot - 1] + 1e-3 * max(median, quantiles[knot - 1]))
     return quantiles
 
 

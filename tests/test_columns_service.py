@@ -56,7 +56,7 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.folder, self.models = folder, {}
         for arm, columns in COLUMNS.items():
-            preset = "default" if arm == "ids" else "paper"  # with and without the similarity interaction
+            preset = "default" if arm == "ids" else "paper"  # with and without the pairwise interaction
             self.models[arm] = Reranker(preset, hidden=8, epochs=2).fit(lists_of(1, **columns), quiet=True)
             randomise(self.models[arm].model_.network, seed=2)  # scores far enough apart that rounding decides nothing
             self.models[arm].save(folder / f"model-{arm}")

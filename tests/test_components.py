@@ -78,8 +78,8 @@ class ByKeys(Decoder):
 class Crowding(Interaction):
     """A placed item takes something from every other."""
 
-    def __init__(self, n_inputs: int) -> None:
-        super().__init__(n_inputs)
+    def __init__(self, n_inputs: int, n_dense: int) -> None:
+        super().__init__(n_inputs, n_dense)
         self.effect = nn.Parameter(torch.zeros(n_inputs))
 
     def forward(self, items: Tensor, mask: Tensor, prior: Tensor | None) -> ScoreTerms:

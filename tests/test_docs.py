@@ -18,7 +18,7 @@ HISTORY = ROOT / "CHANGELOG.md"
 """Names what was renamed, so old words may occur in it."""
 OLD_WORDS = {
     "user errors; invalid input": r"can mend",
-    "item similarity; pairwise interaction": r"resembl",
+    "similar; pairwise interaction": r"resembl",
     "stochastic; random": r"draws? lots|left to chance|\bluck\b",
     "train, validation, test": r"to learn from, to choose with|to report on|\bto choose with\b",
     "Adam learning rate": r"\bOf Adam\b",

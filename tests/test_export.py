@@ -68,6 +68,14 @@ def test_a_comparison_passes(variant: str) -> None:
     assert parity.near_ties < 10
 
 
+def test_items_may_have_no_numeric_column() -> None:
+    colours = ["red", "green", "blue", "red", "grey", "green", "blue", "red", "red", "green"]
+    lists = ItemLists(np.zeros((10, 0)), [0, 4, 9, 10], categorical={"colour": colours})
+    model = SlateModel.create(lists, NetworkConfig(hidden=4, interaction="pairwise"))
+    randomise(model.network, 1)
+    assert compare(model, exported(model), lengths=FEW).largest_gap < 1e-4
+
+
 @pytest.mark.parametrize("variant", ["paper", "everything", "attention"])
 def test_padding_may_hold_anything(variant: str) -> None:
     lists = lists_for(variant, lengths=(2, 0, 9, 1))

@@ -196,6 +196,19 @@ def test_a_large_column_that_all_items_share_does_not_cost_the_distances_their_d
     torch.testing.assert_close(scores.double(), expected, rtol=1e-4, atol=1e-4)
 
 
+@torch.no_grad()
+def test_distances_far_above_the_median_do_not_depend_on_rounding() -> None:
+    """One item is so far from the others that its distances are equal, and part of the median is nothing to them."""
+    sizes = InputSizes(3, {}, 0, {})
+    network = slow.random_network(sizes, NetworkConfig(hidden=4, interaction="pairwise"), seed=0)
+    inputs = slow.random_inputs(sizes, [5], seed=1)
+    inputs.dense[2, 0, 0] = 1e6
+    slates = slow.random_slates([5], 5, seed=2)
+    scores = scores_of(network, inputs, slates)
+    expected = scores_of(network.double(), slow.in_double(inputs), slates)
+    torch.testing.assert_close(scores.double(), expected, rtol=1e-3, atol=1e-3)
+
+
 # Padding
 
 

@@ -14,6 +14,7 @@ from seq2slate.config import NetworkConfig
 from seq2slate.data.lists import ItemLists
 from seq2slate.data.ranker import Ranker, rank_lists
 from seq2slate.errors import DataError
+from seq2slate.estimator import load
 from seq2slate.model.slate_model import KIND, SlateModel
 from seq2slate.saving import FORMAT, load_saved, write_manifest
 from tests.checks import check_ranker, mixed_lists
@@ -190,6 +191,21 @@ def test_files_that_do_not_belong_together_are_refused(folder: Path) -> None:
     ):
         with pytest.raises(DataError, match="do not belong together"):
             SlateModel.from_saved(damaged)
+
+
+@pytest.mark.parametrize("options", [{}, {"interaction": "similarity"}])
+def test_a_model_of_an_interaction_that_is_gone_is_refused_with_what_to_do(
+    folder: Path, options: dict[str, str]
+) -> None:
+    saved = load_saved(folder)
+    network = saved.config["network"] | {"interaction": "similarity"}
+    replace(saved, config={"network": network, "options": options}).save(folder)
+    said = (
+        f"^{folder}: there is no interaction 'similarity'; choose one of none, pairwise: "
+        "train this model again, or open it with the version that wrote it$"
+    )
+    with pytest.raises(DataError, match=said):
+        load(folder)
 
 
 def test_weights_that_are_not_numbers_are_not_served(tmp_path: Path) -> None:

@@ -32,14 +32,14 @@ items repel or attract each other, and what close means, is learned. There are t
 
 The learned heads E_h see all of x_i, with embeddings of categories and columns of the list. m_h is the mean of
 |E_h x_i - E_h x_k|² over the list. Coordinates are relative to the list, and they are data: no gradient passes them. A
-list whose distances are (nearly) equal has knots that are apart by at least `LEAST_GAP` of the median, so that rounding
-decides nothing.
+list whose distances are (nearly) equal has knots that are apart by at least `LEAST_GAP` of the median and of the knot
+before, so that rounding decides nothing.
 
 Training maximises the likelihood of the logged clicks, each given those above it: log-odds z_i + Σ φ_ik over the
 clicked items k above i. There is no dropout here: a column that comes and goes would blur every distance.
 
 These formulas are written again in C (`backends/native_list.c`, weights in `single_list.py`) and in ONNX
-(`backends/onnx_export.py`): change all of them together; tests/test_backends.py compares them.
+(`backends/onnx_pairwise.py`): change all of them together; tests/test_backends.py compares them.
 
 B lists, N items, I input columns, F numeric columns.
 """
@@ -63,7 +63,8 @@ KNOTS = (0.0, 0.03, 0.07, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 """The quantiles of the distances of a list at which effects have a weight of their own."""
 MEDIAN = KNOTS.index(0.5)
 LEAST_GAP = 1e-3
-"""Knots are apart by at least this part of the median distance."""
+"""Knots are apart by at least this part of the median distance, and of the knot before: the largest distances may be so
+far above the median that a part of it is less than their rounding error."""
 LEAST = 1e-12
 """No median, mean or length that something is divided by is smaller."""
 N_DISTANCES = 3
@@ -145,6 +146,9 @@ class PairwiseInteraction(Interaction):
     """A click changes the odds of the other items by how far they are; the formulas are those of the module."""
 
     pointer_starts_at_zero = True
+    levels: Tensor
+    spreads: Tensor
+    are_logarithms: Tensor
 
     def __init__(self, n_inputs: int, n_dense: int) -> None:
         super().__init__(n_inputs, n_dense)
@@ -222,7 +226,7 @@ class PairwiseInteraction(Interaction):
 
     def _head_effects(self, x: Tensor, mask: Tensor) -> Tensor:
         """Return (B, N, N) Σ_h γ_h exp(-3 |E_h x_i - E_h x_k|² / m_h)."""
-        places = (x @ self.heads).unflatten(2, (HEADS, HEAD_WIDTH)).transpose(1, 2)  # (B, H, N, width)
+        places = (x @ self.heads).reshape(*x.shape[:2], HEADS, HEAD_WIDTH).transpose(1, 2)  # (B, H, N, width)
         real = mask[:, None, :, None].to(x.dtype)
         count = real.sum(2, keepdim=True).clamp(min=1)
         places = (places - (places * real).sum(2, keepdim=True) / count) * real
@@ -267,9 +271,10 @@ def _knots(distances: Tensor, mask: Tensor, pairs: Tensor) -> Tensor:
     low, high = ordered.gather(1, below), ordered.gather(1, (below + 1).clamp(max=ordered.shape[1] - 1))
     quantiles = torch.where(below + 1 < counts[:, None], low + (wanted - below) * (high - low), low)
     quantiles = quantiles.where((n_items > 1)[:, None], 0.0)
-    gap = LEAST_GAP * quantiles[:, MEDIAN].clamp(min=LEAST)
+    median = quantiles[:, MEDIAN].clamp(min=LEAST)
     for knot in range(1, len(KNOTS)):
-        quantiles[:, knot] = torch.maximum(quantiles[:, knot], quantiles[:, knot - 1] + gap)
+        before = quantiles[:, knot - 1]
+        quantiles[:, knot] = torch.maximum(quantiles[:, knot], before + LEAST_GAP * torch.maximum(median, before))
     return quantiles
 
 

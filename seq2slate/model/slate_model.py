@@ -129,6 +129,8 @@ class SlateModel:
             network = SlateNetwork(InputSizes.of(transform), NetworkConfig(**saved.config["network"]))
             weights = {name: torch.from_numpy(array) for name, array in saved.weights.items()}
             network.load_state_dict({"strength": torch.ones(())} | weights)
+        except UsageError as error:
+            raise DataError(f"{error}: train this model again, or open it with the version that wrote it") from error
         except (KeyError, TypeError, RuntimeError) as error:
             raise DataError(f"the files of this model do not belong together: {error}") from error
         return cls(transform, network)

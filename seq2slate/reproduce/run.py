@@ -227,8 +227,8 @@ def _notes(facts: Sequence[Mapping[str, Any]], written: PrintedRows) -> Iterator
         "paper's for Web30k, whatever the data (the paper has 0.1 for Yahoo)."
     )
     yield (
-        "seq2slate is the preset `default`: the paper's network with a prior on the base position and a learned "
-        "item similarity, whose threshold starts at the median distance of a list, as these users have it."
+        "seq2slate is the preset `default`: the paper's network with a prior on the base position and a pairwise "
+        "interaction, which learns what a click changes for the other items, by their distances in the list."
     )
     for name, rows in written.tables.items():
         yield from _ceiling_note(name, Comparison(rows))

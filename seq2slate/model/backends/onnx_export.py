@@ -33,14 +33,11 @@ from seq2slate.errors import DataError, UsageError
 from seq2slate.model.backends.backend import NetworkBackend, Placed
 from seq2slate.model.backends.onnx import FEATURES_NOTE, ITEM_CODES, LIST_CODES, WEIGHTS_NOTE, OnnxRanker
 from seq2slate.model.backends.onnx_graph import BOOL, FLOAT, INTEGER, INTEGER_32, Graph, Value
+from seq2slate.model.backends.onnx_pairwise import pairwise_terms
 from seq2slate.model.backends.parity import Parity, compare
 from seq2slate.model.decoders import Decoder, OneStep, Sequential
 from seq2slate.model.encoders import LAST_POSITION, AttentionBlock, AttentionEncoder, Encoder, RecurrentEncoder
-from seq2slate.model.interactions import (
-    PARAM_SCALE,
-    Interaction,
-    NoInteraction,
-)
+from seq2slate.model.interactions import PARAM_SCALE, Interaction, NoInteraction, PairwiseInteraction
 from seq2slate.model.layers import GruLayer, LstmLayer, RecurrentLayer
 from seq2slate.model.network import SlateNetwork
 from seq2slate.model.slate_model import SlateModel, load_saved_network
@@ -381,6 +378,7 @@ INTERACTION_GRAPHS: dict[
     type[Interaction], Callable[[_NetworkGraph, Any, Value, Value | None], tuple[Value | None, Value | None]]
 ] = {
     NoInteraction: lambda _net, _interaction, _items, prior: (prior, None),
+    PairwiseInteraction: pairwise_terms,
 }
 """What the scores start with (B, N), and what a placed item adds to the others (B, N, N), if anything."""
 

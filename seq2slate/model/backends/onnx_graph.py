@@ -18,7 +18,8 @@ OPSET = 17
 """The version of the operators: the first that has LayerNormalization."""
 IR_VERSION = 8
 """The version of the file format that goes with it."""
-FLOAT, INTEGER, INTEGER_32, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL
+FLOAT, DOUBLE, BOOL = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.BOOL
+INTEGER, INTEGER_32 = TensorProto.INT64, TensorProto.INT32
 
 Operand: TypeAlias = "Value | npt.NDArray[Any] | int | float"
 
@@ -70,11 +71,15 @@ class Value:
         return ((self * -1.0).op("Exp") + 1.0).op("Reciprocal")
 
     def log1p(self) -> Value:
-        """Return log(1 + x), right for small x: u = 1 + x is rounded, and x log(u) / (u - 1) makes up for it."""
-        u = self + 1.0
-        rounded = u - 1.0
-        is_nothing = rounded.op("Equal", 0.0)
-        return self.graph.where(is_nothing, self, self * u.op("Log") / self.graph.where(is_nothing, 1.0, rounded))
+        """Return log(1 + x) to the last digit, for which it takes float64.
+
+        It is right for small x, too: u = 1 + x is rounded, and x log(u) / (u - 1) makes up for it.
+        """
+        x, one = self.cast(DOUBLE), np.array(1.0)
+        u = x + one
+        rounded = u - one
+        is_nothing = rounded.op("Equal", np.array(0.0))
+        return self.graph.where(is_nothing, x, x * u.op("Log") / self.graph.where(is_nothing, one, rounded)).cast(FLOAT)
 
     def expm1(self) -> Value:
         """Return e^x - 1, right for small x."""
