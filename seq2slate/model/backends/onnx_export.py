@@ -146,6 +146,8 @@ class _NetworkGraph:
         items = self.items()  # (B, N, I)
         memory, states = ENCODER_GRAPHS[type(network.encoder)](self, network.encoder, items)
         bias, added = INTERACTION_GRAPHS[type(network.interaction)](self, network.interaction, items, self.prior())
+        if network.strength != 1:
+            bias, added = self._mixed_with_base_order(bias, added)
         encoded = _EncodedGraph(items, memory @ _array(network.w_enc), states, bias, added)
         slates, logs = DECODER_GRAPHS[type(network.decoder)](self, network.decoder, encoded)
         axes = ["lists", "slots"]
@@ -177,6 +179,12 @@ class _NetworkGraph:
         assert isinstance(embedding, nn.Embedding), "a categorical column has an embedding"
         return self.graph.constant(_array(embedding.weight))
 
+    def _mixed_with_base_order(self, bias: Value | None, added: Value | None) -> tuple[Value, Value | None]:
+        """Return τ times the terms, and (1 - τ) times scores that give the base order."""
+        strength = float(self.network.strength)
+        base = self.zeros - (self.positions + 1).cast(FLOAT).op("Log") * (1 - strength)
+        return base if bias is None else base + bias * strength, None if added is None else added * strength
+
     def prior(self) -> Value | None:
         """Return (B, N) the prior of each base position, if there is one."""
         if self.network.prior is None:
@@ -188,7 +196,7 @@ class _NetworkGraph:
     def pointer_scores(self, keys: Value, output: Value) -> Value:
         """Return (B, N) v^T tanh(W_enc e_i + W_dec d) for the decoder's output d (B, D)."""
         query = output @ _array(self.network.w_dec)
-        return ((keys + query.unsqueeze(1)).tanh() @ _array(self.network.v)[:, None]).squeeze(2)
+        return ((keys + query.unsqueeze(1)).tanh() @ _array(self.network.strength * self.network.v)[:, None]).squeeze(2)
 
     def best(self, step: Value, left: Value, scores: Value) -> tuple[Value, Collected]:
         """Return the best item (B,) that is left, and what the slates and log-probabilities hold of it."""

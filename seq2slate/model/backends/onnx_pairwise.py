@@ -52,9 +52,9 @@ def pairwise_terms(
     if prior is not None:
         appeal = appeal + prior
     logits, clicks = _expected_clicks(lists, appeal, effects)
-    bias = graph.where(lists.mask, appeal + (logits - appeal) * numbers["scanned"], 0.0)
+    bias = graph.where(lists.mask, appeal + (logits - appeal).op("Min", 0.0) * numbers["scanned"], 0.0)
     by_placed = (clicks * numbers["placed"]).unsqueeze(2) * effects
-    return bias, by_placed - by_placed.op("Trilu", 1, upper=1) * numbers["scanned"]
+    return bias, by_placed - by_placed.op("Trilu", 1, upper=1).op("Min", 0.0) * numbers["scanned"]
 
 
 def _click_model(
