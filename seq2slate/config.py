@@ -18,6 +18,7 @@ from seq2slate.options import check_choices, component, convert_options, named_i
 
 Policy: TypeAlias = Literal["sampling", "greedy", "reinforce"]
 Credit: TypeAlias = Literal["return", "reward-to-go"]
+Criterion: TypeAlias = Literal["measure", "click-likelihood"]
 StepWeights: TypeAlias = Literal["uniform", "dcg"]
 
 
@@ -121,7 +122,10 @@ class TrainingConfig:
     warmup_steps: int = 0
     """Warm-up: the learning rate grows from 0 over so many steps."""
     measure: str = "NDCG@10"
-    """The metric on the validation lists that chooses the best epoch."""
+    """The metric on the validation lists that is reported after every epoch."""
+    criterion: Criterion = "measure"
+    """What chooses the best epoch on the validation lists: the measure, or the likelihood of their clicks, which is less
+    noisy; the latter needs a network with an interaction."""
     patience: int = 5
     """Early stopping: epochs without a better one before training ends, and at least a quarter of all epochs."""
     falls_back: bool = False
@@ -185,7 +189,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "default": _SHORT_RUN
     | {
         "hidden": 64,
-        "dropout": 0.2,
+        "dropout": 0.5,
+        "learning_rate": 2e-4,
         "base_prior": True,
         "interaction": "pairwise",
         "policy": "sampling",
@@ -194,7 +199,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "normalise_advantages": True,
         "click_likelihood_weight": 1.0,
         "epochs": 40,
-        "steps": 2500,
+        "steps": 800,
+        "criterion": "click-likelihood",
         "falls_back": True,
     },
     "paper": {},
@@ -223,7 +229,7 @@ def configure(preset: str = "default", **options: Any) -> Configuration:
         raise UsageError(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
     chosen = {**PRESETS[preset], **options}
     if chosen.get("policy") == "reinforce":
-        chosen |= {"l2": 0.0, "dropout": 0.0, "click_likelihood_weight": 0.0} | options
+        chosen |= {"l2": 0.0, "dropout": 0.0, "click_likelihood_weight": 0.0, "criterion": "measure"} | options
     check_names(chosen)
     chosen = convert_options(chosen, NetworkConfig, TrainingConfig)
     network, training = (

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,12 @@ from seq2slate.model.slate_model import SlateModel
 from seq2slate.progress import TrainingProgress
 from seq2slate.saving import FORMAT
 from seq2slate.training.callbacks import Callback, EpochFunction, EpochReport, StepReport, as_callback, ends_run
-from seq2slate.training.objectives import Objective
+from seq2slate.training.objectives import Objective, click_likelihood
 
 _FEW_LISTS = 1000
 _FEWEST_EPOCHS = 3
-_STRENGTHS = (0.25, 0.5, 0.75, 1.0)
-"""How much of a trained network's scores may count, beside the base order."""
+_STRENGTHS = (1.0, 0.75, 0.5, 0.25)
+"""How much of a trained network's scores may count, beside the base order; the first that gains is taken."""
 _LEVEL = 0.1
 """A gain on the validation lists counts if the p-value of the paired test is below this."""
 
@@ -252,15 +253,13 @@ class _Run:
         return History(progress.history, best, measure, self.base, self.identity, strength, chosen)
 
     def _choose_strength(self) -> tuple[float, float]:
-        """Return the strength that is best on the validation lists, and its measure; 0 if none beats the base order."""
-        found = {}
+        """Return the largest strength that gains on the validation lists, and its measure; 0 if none does."""
         for strength in _STRENGTHS:
             self.network.strength.fill_(strength)
-            found[strength] = self._measure_lists()
-        best = max(found, key=lambda strength: float(np.nanmean(found[strength])))
-        value = float(np.nanmean(found[best]))
-        if value > self.base and randomisation_test(found[best], self.of_base_order, seed=self.config.seed) < _LEVEL:
-            return best, value
+            values = self._measure_lists()
+            value = float(np.nanmean(values))
+            if value > self.base and randomisation_test(values, self.of_base_order, seed=self.config.seed) < _LEVEL:
+                return strength, value
         return 0.0, self.base
 
     @property
@@ -340,9 +339,10 @@ class _Run:
         loss = progress.epoch_loss / max(1, progress.epoch_lists)
         rate, measure = self._learning_rate(), self.config.measure
         progress.history.append({"loss": loss, measure: value, "learning_rate": rate})
-        better = value > progress.best or progress.best_epoch < 0
+        criterion = value if self.config.criterion == "measure" else self._click_likelihood()
+        better = criterion > progress.best or progress.best_epoch < 0
         if better:
-            progress.best, progress.best_epoch = value, progress.epoch
+            progress.best, progress.best_epoch = criterion, progress.epoch
             self.best_weights = {name: tensor.detach().clone() for name, tensor in self.network.state_dict().items()}
         self.watch.epoch_ends(progress.epoch, loss, value, better=better)
         epoch, step = progress.epoch + 1, progress.step
@@ -356,6 +356,22 @@ class _Run:
     def _validate(self) -> float:
         """Return the mean of the measure over the validation lists, with greedy slates and without dropout."""
         return float(np.nanmean(self._measure_lists()))
+
+    @torch.no_grad()
+    def _click_likelihood(self) -> float:
+        """Return the mean log-likelihood of the clicks of the validation lists."""
+        inputs, labels, total = self.valid_inputs, self.valid.labels, 0.0
+        assert labels is not None, "validation lists have labels"
+        for index in batch_indices(inputs.lengths, self.config.batch_size, seed=0):
+            batch = inputs.batch(index).to(self.model.device)
+            clicks = click_likelihood(self.network.encode(batch))
+            total += float(clicks.log_likelihood(inputs.pad(labels, index).to(self.model.device), batch.mask).sum())
+        return total / len(self.valid)
+
+    @cached_property
+    def valid_inputs(self) -> InputLists:
+        """The validation lists, encoded."""
+        return InputLists.of(self.valid, self.model.transform)
 
     def _measure_lists(self) -> npt.NDArray[np.float64]:
         return measure_ranker(self.model, self.valid, [self.measure], k=self.measure.k)[self.measure]

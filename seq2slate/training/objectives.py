@@ -29,8 +29,18 @@ from seq2slate.config import TrainingConfig
 from seq2slate.errors import UsageError
 from seq2slate.metrics import Measure
 from seq2slate.model.decoders import Encoded, TrainingSteps, choice_log_probabilities
+from seq2slate.model.interactions import ClickLikelihood
 from seq2slate.model.network import NetworkInputs, SlateNetwork
 from seq2slate.training.losses import make_loss, step_losses, step_weights
+
+
+def click_likelihood(encoded: Encoded) -> ClickLikelihood:
+    """Return the click model of a batch; a UsageError if the network has none."""
+    if encoded.terms.clicks is None:
+        raise UsageError(
+            'the likelihood of clicks (click_likelihood_weight, criterion) needs a network with interaction="pairwise"'
+        )
+    return encoded.terms.clicks
 
 
 class Objective:
@@ -50,10 +60,7 @@ class Objective:
         encoded = network.encode(inputs, generator=generator)
         surrogate, watched = self._of_slates(network, encoded, labels, generator)
         if self.config.click_likelihood_weight:
-            clicks = encoded.terms.clicks
-            if clicks is None:
-                raise UsageError('click_likelihood_weight needs a network with interaction="pairwise"')
-            likelihood = clicks.log_likelihood(labels, encoded.mask).mean()
+            likelihood = click_likelihood(encoded).log_likelihood(labels, encoded.mask).mean()
             surrogate = surrogate - self.config.click_likelihood_weight * likelihood
         return surrogate, watched
 
