@@ -107,7 +107,7 @@ def test_any_width_and_any_steepness_of_the_pointer(hidden: int, columns: int, s
 
 
 @pytest.mark.parametrize("scaling", get_args(Scaling))
-@pytest.mark.parametrize("interaction", ["none", "similarity"])
+@pytest.mark.parametrize("interaction", ["none", "pairwise"])
 @pytest.mark.parametrize("missing", [0, 0.2])
 def test_raw_columns_are_scaled_as_in_training(scaling: Scaling, interaction: str, missing: float) -> None:
     rng = np.random.default_rng(3)

@@ -55,6 +55,7 @@ from torch.autograd.function import once_differentiable
 
 from seq2slate.data.features import NumberColumns
 from seq2slate.model.backends.kernels import Cascade, kernels_for
+from seq2slate.model.backends.pairs import PairColumns, PairWeights
 
 PARAM_SCALE = 30.0
 """Parameters of the prior and of interactions are stored divided by this: Adam moves all parameters by about the same
@@ -178,23 +179,36 @@ class PairwiseInteraction(Interaction):
             self.levels[:n_columns] = torch.from_numpy(columns.mean)
         self.are_logarithms.fill_(columns.scaling == "signed-log")
 
+    @property
+    def columns(self) -> PairColumns:
+        """What distances are made of."""
+        quantiles = torch.tensor(KNOTS, dtype=torch.float64)
+        scale = self.levels, self.spreads, self.are_logarithms
+        return PairColumns(*scale, LARGEST_LOG, quantiles, MEDIAN, LEAST_GAP, LEAST)
+
+    @property
+    def weights(self) -> PairWeights:
+        """What pairs do, as the formulas have it."""
+        scaled = [stored * PARAM_SCALE for stored in (self.effects, self.crowding, self.head_effects)]
+        return PairWeights(*scaled, self.number("constant"), HEAD_WIDTH, HEAD_SHARPNESS, LEAST)
+
     def forward(self, items: Tensor, mask: Tensor, prior: Tensor | None) -> ScoreTerms:  # noqa: D102
         clicks = self.click_likelihood(items, mask, prior)
         logits, expected = clicks.expected_clicks()
-        scanned = self._number("scanned")
+        scanned = self.number("scanned")
         bias = torch.lerp(clicks.appeal, logits, scanned)
-        by_placed = (self._number("placed") * expected)[:, :, None] * clicks.effects
+        by_placed = (self.number("placed") * expected)[:, :, None] * clicks.effects
         return ScoreTerms(bias.where(mask, 0.0), by_placed - scanned * by_placed.triu(1), clicks)
 
     def click_likelihood(self, items: Tensor, mask: Tensor, prior: Tensor | None) -> ClickLikelihood:
         """Return appeals and effects of items (N, B, I)."""
         x = items.transpose(0, 1).where(mask[:, :, None], 0.0)
-        appeal = x @ (self.relevance * PARAM_SCALE) + self._number("offset")
+        appeal = x @ (self.relevance * PARAM_SCALE) + self.number("offset")
         if prior is not None:
             appeal = appeal + prior
         different = ~torch.eye(mask.shape[1], dtype=torch.bool, device=mask.device)
         pairs = mask[:, :, None] & mask[:, None] & different
-        effects = self._number("constant") + self._head_effects(x, mask)
+        effects = self.number("constant") + self._head_effects(x, mask)
         if self.n_dense and mask.shape[1] > 1:
             coordinates = self.coordinates(x[:, :, : self.n_dense].detach(), mask, pairs)
             effects = effects + _interpolated(coordinates, self.effects * PARAM_SCALE)
@@ -229,7 +243,8 @@ class PairwiseInteraction(Interaction):
         strengths = (self.head_effects * PARAM_SCALE)[:, None, None]
         return (strengths * torch.exp(-HEAD_SHARPNESS * distances.clamp(min=0))).sum(1)
 
-    def _number(self, name: str) -> Tensor:
+    def number(self, name: str) -> Tensor:
+        """Return a number as the formulas have it."""
         value: Tensor = self.numbers[name] * PARAM_SCALE
         return value
 

@@ -34,9 +34,10 @@ if TYPE_CHECKING:
         PointerGradients,
         StepRows,
     )
+    from seq2slate.model.backends.pairs import PairColumns, PairWeights
 
-_SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "native_list.c")]
-_HEADER = Path(__file__).with_name("native.h")
+_SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "native_pairs.c", "native_list.c")]
+_HEADERS = [Path(__file__).with_name(name) for name in ("native.h", "native_pairs.h")]
 # Infinities and NaN are looked for by their bits, where at all, so the compiler need not care for them elsewhere.
 _FLAGS = (
     *("-std=c11", "-O3", "-fPIC", "-shared"),
@@ -99,6 +100,40 @@ class _CDecoder(ctypes.Structure):
         ("limit", _NUMBER),
         *[(name, _POINTER) for name in ("items", "go", "w_dec", "keep", "h", "c", "wanted")],
     ]
+
+
+class CPairColumns(ctypes.Structure):
+    """The struct `pair_columns`."""
+
+    _fields_ = [
+        *[(name, _INTEGER) for name in ("columns", "knots", "median")],
+        *[(name, _NUMBER) for name in ("largest_log", "least_gap", "least")],
+        *[(name, _POINTER) for name in ("levels", "spreads", "are_logarithms", "quantiles")],
+    ]
+
+    @classmethod
+    def of(cls, by: PairColumns) -> CPairColumns:
+        """Return where C finds the numbers, which must be kept."""
+        arrays = addresses(by.levels, by.spreads, by.are_logarithms, by.quantiles)
+        sizes = len(by.levels), len(by.quantiles), by.median
+        return cls(*sizes, by.largest_log, by.least_gap, by.least, *arrays)
+
+
+class CPairWeights(ctypes.Structure):
+    """The struct `pair_weights`."""
+
+    _fields_ = [
+        *[(name, _INTEGER) for name in ("knots", "heads", "head_width")],
+        *[(name, _NUMBER) for name in ("sharpness", "constant", "least")],
+        *[(name, _POINTER) for name in ("effects", "crowding", "strengths")],
+    ]
+
+    @classmethod
+    def of(cls, weights: PairWeights) -> CPairWeights:
+        """Return where C finds the weights, which must be kept."""
+        sizes = weights.effects.shape[1], len(weights.strengths), weights.head_width
+        numbers = weights.sharpness, float(weights.constant), weights.least
+        return cls(*sizes, *numbers, *addresses(weights.effects, weights.crowding, weights.strengths))
 
 
 class NativeKernels:
@@ -268,7 +303,7 @@ def _compiled(target: Path, compiler: str, wishes: tuple[str, ...]) -> Path:
 
 def _fingerprint(compiler: str, wishes: tuple[str, ...]) -> str:
     parts = (
-        *(path.read_text() for path in (_HEADER, *_SOURCES)),
+        *(path.read_text() for path in (*_HEADERS, *_SOURCES)),
         compiler,
         *_FLAGS,
         *wishes,
