@@ -12,14 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from seq2slate.model.backends import pairs as in_torch
 from seq2slate.model.backends.native import NativeKernels, native_kernels
+from seq2slate.model.backends.pairs import PairColumns, PairGradients, Pairs, PairWeights
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,17 @@ class Kernels(Protocol):
     def cascade_backward(self, cascade: Cascade, dlogits: Tensor, dclicks: Tensor, deffects: Tensor) -> None:
         """Its gradient: dlogits and dclicks (B, N) are overwritten with the whole; deffects (B, N, N) is 0 at first."""
 
+    def pair_coordinates(self, columns: PairColumns, items: Tensor, lengths: Tensor, coordinates: Tensor) -> None:
+        """Where the distances of items (N, B, I) lie between the knots: coordinates (B, D, P) are 0 at first."""
+
+    def pair_effects_forward(self, weights: PairWeights, pairs: Pairs, effects: Tensor, crowding: Tensor) -> None:
+        """What pairs do: effects (B, N, N) and crowding (B, N) are 0 at first."""
+
+    def pair_effects_backward(
+        self, weights: PairWeights, pairs: Pairs, deffects: Tensor, dcrowding: Tensor, gradients: PairGradients
+    ) -> None:
+        """Its gradients, from those of the effects (B, N, N) and of crowding (B, N)."""
+
 
 class TorchKernels:
     """The functions in PyTorch, step by step, so that nothing of size (B, K, N, D) is ever held."""
@@ -248,6 +261,28 @@ class TorchKernels:
             deffects[:, item, below] = clicks[:, item, None] * dlogits[:, below]
             dclicks[:, item] += (effects[:, item, below] * dlogits[:, below]).sum(1)
             dlogits[:, item] += dclicks[:, item] * clicks[:, item] * (1 - clicks[:, item])
+
+    def pair_coordinates(self, columns: PairColumns, items: Tensor, lengths: Tensor, coordinates: Tensor) -> None:  # noqa: D102
+        coordinates.copy_(in_torch.coordinates_of(columns, items, lengths))
+
+    def pair_effects_forward(self, weights: PairWeights, pairs: Pairs, effects: Tensor, crowding: Tensor) -> None:  # noqa: D102
+        for found, into in zip(in_torch.effects_of(weights, pairs), (effects, crowding), strict=True):
+            into.copy_(found)
+
+    def pair_effects_backward(  # noqa: D102
+        self, weights: PairWeights, pairs: Pairs, deffects: Tensor, dcrowding: Tensor, gradients: PairGradients
+    ) -> None:
+        names = ("effects", "crowding", "strengths", "constant")
+        with torch.enable_grad():
+            own = {name: getattr(weights, name).detach().requires_grad_() for name in names}
+            places = pairs.places.detach().requires_grad_()
+            outputs = in_torch.effects_of(replace(weights, **own), replace(pairs, places=places))
+        found = torch.autograd.grad(
+            outputs, [*own.values(), places], (deffects, dcrowding), allow_unused=True, materialize_grads=True
+        )
+        for gradient, into in zip(found[:-1], gradients.tensors, strict=False):
+            into[:1] = gradient  # of all lists
+        gradients.places.copy_(found[-1])
 
 
 def sampled_items(scores: Tensor, draws: Tensor) -> Tensor:

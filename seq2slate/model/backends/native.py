@@ -34,9 +34,9 @@ if TYPE_CHECKING:
         PointerGradients,
         StepRows,
     )
-    from seq2slate.model.backends.pairs import PairColumns, PairWeights
+    from seq2slate.model.backends.pairs import PairColumns, PairGradients, Pairs, PairWeights
 
-_SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "native_pairs.c", "native_list.c")]
+_SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "native_coordinates.c", "native_pairs.c", "native_list.c")]
 _HEADERS = [Path(__file__).with_name(name) for name in ("native.h", "native_pairs.h")]
 # Infinities and NaN are looked for by their bits, where at all, so the compiler need not care for them elsewhere.
 _FLAGS = (
@@ -55,6 +55,9 @@ _SIGNATURES = {
     "pointer_backward": [_INTEGER] * 4 + [_POINTER] * 9,
     "cascade_forward": [_INTEGER, _INTEGER] + [_POINTER] * 3,
     "cascade_backward": [_INTEGER, _INTEGER] + [_POINTER] * 5,
+    "pair_coordinates": [_POINTER] + [_INTEGER] * 3 + [_POINTER] * 3,
+    "pair_effects_forward": [_POINTER] + [_INTEGER] * 2 + [_POINTER] * 5,
+    "pair_effects_backward": [_POINTER] + [_INTEGER] * 2 + [_POINTER] * 6,
     "lstm_encode": [_POINTER, _POINTER, _INTEGER, _INTEGER, _NUMBER] + [_POINTER] * 6,
     "lstm_decode": [_POINTER] * 3,
     "place_list": [_POINTER, _POINTER, _INTEGER, _INTEGER, ctypes.c_int, _NUMBER] + [_POINTER] * 4,
@@ -136,6 +139,10 @@ class CPairWeights(ctypes.Structure):
         return cls(*sizes, *numbers, *addresses(weights.effects, weights.crowding, weights.strengths))
 
 
+class _CPairGradients(ctypes.Structure):
+    _fields_ = [(name, _POINTER) for name in ("effects", "crowding", "strengths", "constant", "places")]
+
+
 class NativeKernels:
     """The functions of `kernels.Kernels` in C, for float32 on the CPU."""
 
@@ -194,6 +201,24 @@ class NativeKernels:
     def cascade_backward(self, cascade: Cascade, dlogits: Tensor, dclicks: Tensor, deffects: Tensor) -> None:  # noqa: D102
         arrays = addresses(cascade.effects, cascade.clicks, dlogits, dclicks, deffects)
         self.library.cascade_backward(*cascade.logits.shape, *arrays)
+
+    def pair_coordinates(self, columns: PairColumns, items: Tensor, lengths: Tensor, coordinates: Tensor) -> None:  # noqa: D102
+        n_items, n_lists, width = items.shape
+        own, arrays = CPairColumns.of(columns), addresses(lengths, items, coordinates)
+        _check_memory(self.library.pair_coordinates(ctypes.byref(own), n_lists, n_items, width, *arrays))
+
+    def pair_effects_forward(self, weights: PairWeights, pairs: Pairs, effects: Tensor, crowding: Tensor) -> None:  # noqa: D102
+        own, arrays = CPairWeights.of(weights), addresses(*pairs.tensors, effects, crowding)
+        _check_memory(self.library.pair_effects_forward(ctypes.byref(own), *crowding.shape, *arrays))
+
+    def pair_effects_backward(  # noqa: D102
+        self, weights: PairWeights, pairs: Pairs, deffects: Tensor, dcrowding: Tensor, gradients: PairGradients
+    ) -> None:
+        own, arrays = CPairWeights.of(weights), addresses(*pairs.tensors, deffects, dcrowding)
+        into = _CPairGradients(*addresses(*gradients.tensors))
+        _check_memory(
+            self.library.pair_effects_backward(ctypes.byref(own), *dcrowding.shape, *arrays, ctypes.byref(into))
+        )
 
     # Whole loops over the steps of one LSTM layer, without gradients
 

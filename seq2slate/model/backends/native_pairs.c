@@ -1,15 +1,41 @@
-/* Pairs of the items of one list. Columns are transposed, so that neighbours in memory are the same number of neighbouring items:
- * distances of many pairs are then summed at once, and every pair in the same order. */
+/* What a click on one item of a list does to the others, by their coordinates and by learned heads, and the gradients of that. */
 #include "native_pairs.h"
 
-#define ROWS 4 /* items whose distances to the same others are summed at once */
-#define MOST_BINS 4096
-#define FEW 32 /* values that are sorted at once */
-#define OCTAVES 20 /* below the largest of some values which have bins of their own; the rest shares one */
-#define CANCELLED 0.1f /* the part of a distance below which what is left of a difference has lost too many digits */
-#define BLOCK_SIDE 16
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 
-typedef float lanes __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float))));
+static inline lanes least_of(lanes a, lanes b) {
+#ifdef __AVX512F__
+    return (lanes)_mm512_min_ps((__m512)a, (__m512)b);
+#else
+    for (int l = 0; l < LANES; l++) a[l] = a[l] < b[l] ? a[l] : b[l];
+    return a;
+#endif
+}
+
+static inline lanes looked_up(lanes table, indices at) {
+#ifdef __AVX512F__
+    return (lanes)_mm512_permutexvar_ps((__m512i)at, (__m512)table);
+#else
+    lanes found;
+    for (int l = 0; l < LANES; l++) found[l] = table[at[l]];
+    return found;
+#endif
+}
+
+/* As fast_exp. */
+static inline lanes exp_of_lanes(lanes x) {
+    const float shift = 12583039.0f;
+    const lanes rounded = x * 1.44269504088896341f + shift, n = rounded - shift;
+    const lanes r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+    lanes p = 8.2975834687e-3f * r + 4.1915877655e-2f;
+    p = p * r + 1.6667578369e-1f;
+    p = p * r + 4.9998890459e-1f;
+    p = p * r + 9.9999969014e-1f;
+    p = p * r + 1.0000000721e+0f;
+    return p * (lanes)((indices)rounded << 23);
+}
 
 static inline float squares_of(int64_t count, const float *restrict x) {
     float sum = 0.0f;
@@ -18,351 +44,42 @@ static inline float squares_of(int64_t count, const float *restrict x) {
     return sum;
 }
 
-/* Distances */
-
-/* The next address at which a line of the cache begins, less than LANES floats on. */
-static inline float *aligned(float *memory) { return (float *)(((uintptr_t)memory + 63) / 64 * 64); }
-
-static inline __attribute__((always_inline)) void distances_of_tile(int64_t columns, int64_t stride, const float *rows,
-                                                                    const float *others, float *out, const int vectors) {
-    lanes sum[ROWS][4] = {{{0}}};
-    for (int64_t f = 0; f < columns; f++, rows += stride, others += stride)
-        for (int v = 0; v < vectors; v++) {
-            const lanes other = *(const lanes *)(others + v * LANES);
-            for (int r = 0; r < ROWS; r++) {
-                const lanes gap = other - rows[r];
-                sum[r][v] += gap * gap;
-            }
-        }
-    for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < vectors; v++) *(lanes *)(out + r * stride + v * LANES) = sum[r][v];
-}
-
-/* The squared distances of the pairs of n items, from transposed columns; buffer has room for ROWS of their rows. */
-static void squared_distances(int64_t n, int64_t columns, const float *transposed, float *buffer, float *distances) {
-    const int64_t stride = column_stride(n);
-    for (int64_t i = 0; i < n; i += ROWS) {
-        const int64_t first = i / LANES * LANES;
-        int64_t k = first;
-        for (; k + 3 * LANES < n; k += 4 * LANES)
-            distances_of_tile(columns, stride, transposed + i, transposed + k, buffer + k, 4);
-        for (; k + LANES < n; k += 2 * LANES)
-            distances_of_tile(columns, stride, transposed + i, transposed + k, buffer + k, 2);
-        for (; k < n; k += LANES) distances_of_tile(columns, stride, transposed + i, transposed + k, buffer + k, 1);
-        for (int64_t row = i; row < i + ROWS && row < n - 1; row++)
-            memcpy(distances + pair_row(n, row), buffer + (row - i) * stride + row + 1, (size_t)(n - 1 - row) * sizeof(float));
-    }
-}
-
-static void transpose(int64_t n, int64_t columns, int64_t width, const float *restrict x, float *restrict out) {
-    const int64_t stride = column_stride(n);
-    for (int64_t block = 0; block < columns; block += BLOCK_SIDE)
-        for (int64_t i = 0; i < n; i++)
-            for (int64_t f = block; f < columns && f < block + BLOCK_SIDE; f++) out[f * stride + i] = x[i * width + f];
-    for (int64_t f = 0; f < columns; f++) memset(out + f * stride + n, 0, (size_t)(stride - n) * sizeof(float));
-}
-
-/* Raw values of transposed scaled columns, in place. */
-static void recover_raw(const pair_columns *by, int64_t n, float *transposed) {
-    const int64_t stride = column_stride(n);
-    for (int64_t f = 0; f < by->columns; f++) {
-        float *restrict column = transposed + f * stride;
-        const float level = by->levels[f], spread = by->spreads[f], limit = by->largest_log;
-        for (int64_t i = 0; i < stride; i++) column[i] = level + spread * column[i];
-        if (!by->are_logarithms[f]) continue;
-#pragma omp simd
-        for (int64_t i = 0; i < stride; i++) {
-            const float size = fabsf(column[i]);
-            column[i] = copysignf(exp_minus_one(size < limit ? size : limit), column[i]);
-        }
-    }
-}
-
-/* The lengths (n) of the rows of transposed columns, once these are centred. */
-static void centred_lengths(int64_t n, int64_t columns, const float *transposed, float *restrict lengths) {
-    const int64_t stride = column_stride(n);
-    memset(lengths, 0, (size_t)stride * sizeof(float));
-    for (int64_t f = 0; f < columns; f++) {
-        const float *restrict column = transposed + f * stride;
-        const float mean = sum_of(n, column) / (float)n;
-#pragma omp simd
-        for (int64_t i = 0; i < stride; i++) lengths[i] += (column[i] - mean) * (column[i] - mean);
-    }
-    for (int64_t i = 0; i < stride; i++) lengths[i] = sqrtf(lengths[i]);
-}
-
-/* Turn the squared distances of rows with these lengths into 1 - the cosine: (d - (a - b)²) / 2ab. Returns 0 if that has lost
- * its digits for some pair, and it has to be done by differences. */
-static int angles_from_distances(int64_t n, const float *restrict lengths, float least, float *restrict distances) {
-    int lost = 0;
-    for (int64_t i = 0; i < n - 1; i++) {
-        float *restrict row = distances + pair_row(n, i);
-        const float *restrict other = lengths + i + 1;
-        const float own = lengths[i];
-#pragma omp simd reduction(| : lost)
-        for (int64_t k = 0; k < n - 1 - i; k++) {
-            const float gap = own - other[k], left = row[k] - gap * gap;
-            lost |= left < CANCELLED * row[k] || own < least || other[k] < least;
-            row[k] = left / (2.0f * own * other[k]);
-        }
-    }
-    return !lost;
-}
-
-/* The same by differences of centred rows of length 1, which take the place of the transposed columns. */
-static void angles_by_differences(const pair_columns *by, int64_t n, float *transposed, float *restrict lengths, float *buffer,
-                                  float *distances) {
-    const int64_t stride = column_stride(n);
-    for (int64_t i = 0; i < stride; i++) lengths[i] = lengths[i] < by->least ? by->least : lengths[i];
-    for (int64_t f = 0; f < by->columns; f++) {
-        float *restrict column = transposed + f * stride;
-        const float mean = sum_of(n, column) / (float)n;
-        for (int64_t i = 0; i < stride; i++) column[i] = (column[i] - mean) / lengths[i];
-    }
-    squared_distances(n, by->columns, transposed, buffer, distances);
-    for (int64_t k = 0; k < pairs_of(n); k++) distances[k] *= 0.5f;
-}
-
-/* Quantiles */
-
-static inline int32_t bits_of(float x) {
-    float_bits value;
-    value.value = x;
-    return value.bits;
-}
-
-static void range_of_bits(int64_t count, const float *values, int32_t *lowest, int32_t *highest) {
-    int32_t low = INT32_MAX, high = 0;
-#pragma omp simd reduction(min : low) reduction(max : high)
-    for (int64_t k = 0; k < count; k++) {
-        const int32_t bits = bits_of(values[k]) & INT32_MAX;
-        low = bits < low ? bits : low;
-        high = bits > high ? bits : high;
-    }
-    *lowest = low, *highest = high;
-}
-
-static void sort_few(int64_t count, float *values) {
-    for (int64_t k = 1; k < count; k++) {
-        const float value = values[k];
-        int64_t at = k;
-        for (; at > 0 && values[at - 1] > value; at--) values[at] = values[at - 1];
-        values[at] = value;
-    }
-}
-
+/* A piecewise linear function: its values at the knots, and what it grows by from each to the next. */
 typedef struct {
-    int32_t floor, shift;
-    int64_t count;
-} binning;
+    lanes values, steps;
+} polyline;
 
-static inline int64_t bin_of(const binning *by, float value) {
-    const int32_t bits = bits_of(value) & INT32_MAX;
-    return bits < by->floor ? 0 : (bits - by->floor) >> by->shift;
+static polyline new_polyline(int64_t knots, const float *weights) {
+    polyline line = {{0}, {0}};
+    for (int64_t j = 0; j < knots; j++) line.values[j] = weights[j];
+    for (int64_t j = 0; j + 1 < knots; j++) line.steps[j] = weights[j + 1] - weights[j];
+    return line;
 }
 
-static binning new_binning(int64_t count, int32_t lowest, int32_t highest) {
-    const int32_t below = highest - ((int32_t)OCTAVES << 23), bins = count < 4 * MOST_BINS ? MOST_BINS / 4 : MOST_BINS;
-    binning by = {.floor = lowest > below ? lowest : below};
-    while ((highest - by.floor) >> by.shift >= bins) by.shift++;
-    by.count = ((highest - by.floor) >> by.shift) + 1;
-    return by;
+/* The values of a polyline at whole + part. */
+static inline lanes on_polyline(const polyline *line, indices whole, lanes part) {
+    return looked_up(line->values, whole) + looked_up(line->steps, whole) * part;
 }
 
-/* found[r] becomes the value of rank ranks[r], which rise, among `count` values >= 0, were they sorted. The bits of such floats are
- * in the order of their values: they are counted into bins by these, and the few bins that matter looked at again. values and
- * room (count) are overwritten, bins have space for MOST_BINS. */
-static void values_of_ranks(int64_t count, float *values, int64_t wanted, const int64_t *ranks, float *found, float *room,
-                            int64_t *bins) {
-    int32_t lowest, highest;
-    range_of_bits(count, values, &lowest, &highest);
-    if (lowest == highest || count <= FEW) {
-        if (count <= FEW) sort_few(count, values);
-        for (int64_t r = 0; r < wanted; r++) found[r] = values[count <= FEW ? ranks[r] : 0];
-        return;
-    }
-    const binning by = new_binning(count, lowest, highest);
-    memset(bins, 0, (size_t)by.count * sizeof(int64_t));
-    for (int64_t k = 0; k < count; k++) bins[bin_of(&by, values[k])]++;
-    struct {
-        int64_t first, size, start, stop;
-    } group[2 * MOST_KNOTS]; /* of values in a bin, and of the ranks of these */
-    int64_t groups = 0, taken = 0, next = 0, before = 0, own_ranks[2 * MOST_KNOTS];
-    for (int64_t b = 0; b < by.count; b++) {
-        const int64_t size = bins[b], start = next;
-        for (; next < wanted && ranks[next] < before + size; next++) own_ranks[next] = ranks[next] - before;
-        bins[b] = next > start ? taken : -1;
-        if (next > start) {
-            group[groups].first = taken, group[groups].size = size, group[groups].start = start, group[groups++].stop = next;
-            taken += size;
-        }
-        before += size;
-    }
-    for (int64_t k = 0; k < count; k++) {
-        const int64_t b = bin_of(&by, values[k]);
-        if (bins[b] >= 0) room[bins[b]++] = values[k];
-    }
-    /* What was copied out of `values` may be overwritten there: the next level finds its room in it. */
-    for (int64_t g = 0; g < groups; g++)
-        values_of_ranks(group[g].size, room + group[g].first, group[g].stop - group[g].start, own_ranks + group[g].start,
-                        found + group[g].start, values + group[g].first, bins);
-}
-
-/* The knots of a list, moved apart where they are equal. values (count) and room (count) are overwritten. */
-static void knots_of(const pair_columns *by, int64_t count, float *values, float *room, float *knots) {
-    int64_t ranks[2 * MOST_KNOTS], bins[MOST_BINS], wanted = 0;
-    float found[2 * MOST_KNOTS];
-    for (int64_t j = 0; j < by->knots; j++)
-        for (int64_t side = 0; side < 2; side++) {
-            int64_t rank = (int64_t)(by->quantiles[j] * (double)(count - 1)) + side, at = wanted++;
-            for (rank = rank < count ? rank : count - 1; at > 0 && ranks[at - 1] > rank; at--) ranks[at] = ranks[at - 1];
-            ranks[at] = rank;
-        }
-    values_of_ranks(count, values, wanted, ranks, found, room, bins);
-    for (int64_t j = 0; j < by->knots; j++) {
-        const double place = by->quantiles[j] * (double)(count - 1);
-        const int64_t below = (int64_t)place;
-        int64_t at = 0;
-        while (ranks[at] < below) at++;
-        const float low = found[at];
-        while (at + 1 < wanted && ranks[at] <= below) at++;
-        knots[j] = low + (float)(place - (double)below) * (found[at] - low);
-    }
-    const float median = knots[by->median], gap = by->least_gap * (median < by->least ? by->least : median);
-    for (int64_t j = 1; j < by->knots; j++) knots[j] = knots[j] < knots[j - 1] + gap ? knots[j - 1] + gap : knots[j];
-}
-
-static inline float clamped(float x) {
-    x = x < 0.0f ? 0.0f : x;
-    return x > 1.0f ? 1.0f : x;
-}
-
-/* Where distances lie between the knots: the sum of what lies behind them of every segment. */
-static inline __attribute__((always_inline)) void between_knots(int64_t count, const float *restrict distances,
-                                                                const float *restrict knots, const float *restrict per,
-                                                                float *restrict out, const int64_t segments) {
-#pragma omp simd
-    for (int64_t k = 0; k < count; k++) {
-        float place = 0.0f;
-        for (int64_t j = 0; j < segments; j++) place += clamped((distances[k] - knots[j]) * per[j]);
-        out[k] = place;
-    }
-}
-
-/* The coordinates (pairs of `room` items) of finite distances; `spare` is overwritten. Returns whether they are finite. */
-static int coordinates_from(const pair_columns *by, int64_t n, int64_t room, const float *distances, float *spare,
-                            float *coordinates) {
-    const int64_t count = pairs_of(n), segments = by->knots - 1;
-    float knots[MOST_KNOTS], per[MOST_KNOTS];
-    int32_t lowest, highest;
-    range_of_bits(count, distances, &lowest, &highest);
-    if (highest >= 0x7F800000) return 0;
-    memcpy(spare, distances, (size_t)count * sizeof(float));
-    knots_of(by, count, spare, coordinates, knots);
-    for (int64_t j = 0; j < segments; j++) { /* so that no product is infinite, even if two knots are equal by rounding */
-        const float gap = knots[j + 1] - knots[j], least = 1e-30f * knots[segments];
-        per[j] = 1.0f / (gap > least ? gap : least);
-    }
-    for (int64_t i = 0; i < (room == n ? 1 : n - 1); i++) {
-        const float *row = distances + pair_row(n, i);
-        float *out = coordinates + pair_row(room, i);
-        const int64_t width = room == n ? count : n - 1 - i;
-        if (segments == 10) /* a constant lets the compiler handle many pairs at once */
-            between_knots(width, row, knots, per, out, 10);
-        else
-            between_knots(width, row, knots, per, out, segments);
-    }
-    return 1;
-}
-
-int coordinates_of_list(const pair_columns *by, int64_t n, int64_t room, int64_t width, const float *x, float *memory,
-                        float *pairs, float *coordinates) {
-    const int64_t stride = column_stride(n), columns = by->columns, apart = pairs_of(room);
-    float *transposed = aligned(memory), *lengths = transposed + columns * stride, *buffer = lengths + stride;
-    float *distances = pairs, *spare = pairs + pairs_of(n);
-    transpose(n, columns, width, x, transposed);
-    squared_distances(n, columns, transposed, buffer, distances);
-    if (!coordinates_from(by, n, room, distances, spare, coordinates + SCALED * apart)) return 0;
-    centred_lengths(n, columns, transposed, lengths);
-    if (!angles_from_distances(n, lengths, by->least, distances)) {
-        angles_by_differences(by, n, transposed, lengths, buffer, distances);
-        transpose(n, columns, width, x, transposed);
-    }
-    if (!coordinates_from(by, n, room, distances, spare, coordinates + ANGLE * apart)) return 0;
-    recover_raw(by, n, transposed);
-    squared_distances(n, columns, transposed, buffer, distances);
-    return coordinates_from(by, n, room, distances, spare, coordinates + RAW * apart);
-}
-
-/* Effects */
-
-/* What the weights at the knots add from one knot to the next; row j is segment j of all distances. */
-typedef struct {
-    float effect, crowding; /* at the first knots, with the constant */
-    float effects[DISTANCES][MOST_KNOTS], crowdings[DISTANCES][MOST_KNOTS];
-} steps_of_weights;
-
-static steps_of_weights steps_between_knots(const pair_weights *weights, int has_coordinates) {
-    steps_of_weights steps = {.effect = weights->constant, .crowding = 0.0f};
-    for (int64_t d = 0; has_coordinates && d < DISTANCES; d++) {
-        const float *effect = weights->effects + d * weights->knots, *crowd = weights->crowding + d * weights->knots;
-        steps.effect += effect[0], steps.crowding += crowd[0];
-        for (int64_t j = 0; j + 1 < weights->knots; j++)
-            steps.effects[d][j] = effect[j + 1] - effect[j], steps.crowdings[d][j] = crowd[j + 1] - crowd[j];
-    }
-    return steps;
-}
-
-/* Add what one distance does to LANES pairs. */
-static inline __attribute__((always_inline)) void add_distance(const float *restrict places, const float *restrict effects,
-                                                               const float *restrict crowdings, float *restrict effect,
-                                                               float *restrict crowding, const int64_t segments) {
-#pragma omp simd
-    for (int64_t l = 0; l < LANES; l++) {
-        float sum = effect[l], crowd = crowding[l];
-        for (int64_t j = 0; j < segments; j++) {
-            const float part = clamped(places[l] - (float)j);
-            sum += effects[j] * part, crowd += crowdings[j] * part;
-        }
-        effect[l] = sum, crowding[l] = crowd;
-    }
-}
-
-/* Add what one head does to the pairs of an item with LANES others. */
-static inline __attribute__((always_inline)) void add_head(const float *own, const float *restrict others, int64_t stride,
-                                                           float strength, float sharpness, float *restrict effect,
-                                                           const int64_t width) {
-#pragma omp simd
-    for (int64_t l = 0; l < LANES; l++) {
-        float distance = 0.0f;
-        for (int64_t w = 0; w < width; w++) {
-            const float gap = own[w * stride] - others[w * stride + l];
+/* What the heads do to the pairs of an item with LANES others. */
+static inline lanes head_effects(const pair_weights *weights, int64_t stride, const float *own, const float *others) {
+    lanes effect = {0};
+    for (int64_t h = 0; h < weights->heads; h++) {
+        lanes distance = {0};
+        for (int64_t w = 0; w < weights->head_width; w++, own += stride, others += stride) {
+            const lanes gap = *(const lanes *)others - own[0];
             distance += gap * gap;
         }
-        effect[l] += strength * fast_exp(-limited(sharpness * distance, 87.0f));
+        effect += weights->strengths[h] * exp_of_lanes(-least_of(weights->sharpness * distance, 87.0f - (lanes){0}));
     }
+    return effect;
 }
 
-static inline void add_heads(const pair_weights *weights, int64_t stride, const float *own, const float *others, float *effect) {
-    const int64_t width = weights->head_width;
-    for (int64_t h = 0; h < weights->heads; h++, own += width * stride, others += width * stride)
-        if (width == 4) /* as in add_distances */
-            add_head(own, others, stride, weights->strengths[h], weights->sharpness, effect, 4);
-        else
-            add_head(own, others, stride, weights->strengths[h], weights->sharpness, effect, width);
-}
-
-static inline void add_distances(const steps_of_weights *steps, int64_t segments, int64_t apart, int64_t count,
-                                 const float *coordinates, float *effect, float *crowding) {
-    for (int64_t d = 0; d < DISTANCES; d++, coordinates += apart) {
-        float last[LANES] = {0};
-        const float *places = coordinates;
-        if (count < LANES) places = memcpy(last, coordinates, (size_t)count * sizeof(float));
-        if (segments == 10) /* a constant lets the compiler handle many pairs at once */
-            add_distance(places, steps->effects[d], steps->crowdings[d], effect, crowding, 10);
-        else
-            add_distance(places, steps->effects[d], steps->crowdings[d], effect, crowding, segments);
-    }
+static inline lanes load_lanes(const float *from, int64_t count) {
+    lanes found = {0};
+    if (count >= LANES) return *(const lanes *)from;
+    memcpy(&found, from, (size_t)count * sizeof(float));
+    return found;
 }
 
 /* Copy the upper half of (n, n) to the lower, block by block, since every row of a block is a line of the cache. */
@@ -375,24 +92,32 @@ static void mirror(int64_t n, int64_t room, float *effects) {
 
 void effects_of_list(const pair_weights *weights, int64_t n, int64_t room, const float *coordinates, const float *places,
                      float *effects, float *crowding) {
-    const int64_t stride = column_stride(n), segments = weights->knots - 1;
-    const steps_of_weights steps = steps_between_knots(weights, coordinates != NULL);
+    const int64_t stride = column_stride(n), knots = weights->knots;
+    polyline effect_lines[DISTANCES], crowd_lines[DISTANCES];
+    for (int64_t d = 0; d < DISTANCES; d++) {
+        effect_lines[d] = new_polyline(knots, weights->effects + d * knots);
+        crowd_lines[d] = new_polyline(knots, weights->crowding + d * knots);
+    }
     memset(crowding, 0, (size_t)stride * sizeof(float));
     for (int64_t i = 0; i < n; i++) {
-        float own = 0.0f;
+        lanes own = {0};
         effects[i * room + i] = 0.0f;
         for (int64_t k = i + 1; k < n; k += LANES) {
             const int64_t count = n - k < LANES ? n - k : LANES;
-            float effect[LANES], crowd[LANES];
-            for (int64_t l = 0; l < LANES; l++) effect[l] = steps.effect, crowd[l] = steps.crowding;
-            if (coordinates)
-                add_distances(&steps, segments, pairs_of(room), count, coordinates + pair_row(room, i) + k - i - 1, effect, crowd);
-            add_heads(weights, stride, places + i, places + k, effect);
-            memcpy(effects + i * room + k, effect, (size_t)count * sizeof(float));
+            lanes effect = weights->constant + head_effects(weights, stride, places + i, places + k), crowd = {0};
+            for (int64_t d = 0; coordinates && d < DISTANCES; d++) {
+                const lanes place = load_lanes(coordinates + d * pairs_of(room) + pair_row(room, i) + k - i - 1, count);
+                const indices whole = __builtin_convertvector(place, indices);
+                const lanes part = place - __builtin_convertvector(whole, lanes);
+                effect += on_polyline(effect_lines + d, whole, part);
+                crowd += on_polyline(crowd_lines + d, whole, part);
+            }
+            memcpy(effects + i * room + k, &effect, (size_t)count * sizeof(float));
             for (int64_t l = count; l < LANES; l++) crowd[l] = 0.0f;
-            for (int64_t l = 0; l < LANES; l++) own += crowd[l], crowding[k + l] += crowd[l];
+            *(lanes *)(crowding + k) += crowd;
+            own += crowd;
         }
-        crowding[i] += own;
+        for (int64_t l = 0; l < LANES; l++) crowding[i] += own[l];
     }
     for (int64_t i = 0; i < n; i++) crowding[i] /= (float)(n > 1 ? n - 1 : 1);
     mirror(n, room, effects);
@@ -413,4 +138,151 @@ void place_heads(const pair_weights *weights, int64_t n, const float *unplaced, 
         for (int64_t w = 0; w < width; w++)
             for (int64_t i = 0; i < n; i++) own[w * stride + i] *= scale;
     }
+}
+
+/* Gradients */
+
+/* The gradients of one list while it is read; the sums are over LANES pairs apart. */
+typedef struct {
+    lanes effects[DISTANCES][MOST_KNOTS], crowding[DISTANCES][MOST_KNOTS], constant;
+    lanes *strengths, *own; /* (heads), and (heads * head_width) of the item at hand */
+    float *places; /* (heads * head_width, column_stride(n)) */
+} sums;
+
+static inline float sum_of_lanes(lanes x) {
+    float sum = 0.0f;
+    for (int l = 0; l < LANES; l++) sum += x[l];
+    return sum;
+}
+
+/* Add the gradients of the weights at the knots: each has the share 1 - |place - knot| of a place next to it. */
+static inline void distance_gradient(int64_t knots, lanes place, lanes deffect, lanes dcrowd, lanes *effects, lanes *crowding) {
+    const lanes one = 1.0f - (lanes){0};
+    for (int64_t j = 0; j < knots; j++) {
+        const lanes away = place - (float)j;
+        const lanes share = one - least_of((lanes)((indices)away & INT32_MAX), one);
+        effects[j] += deffect * share;
+        crowding[j] += dcrowd * share;
+    }
+}
+
+static inline void head_gradient(const pair_weights *weights, int64_t stride, const float *own, const float *others, float *dothers,
+                                 lanes deffect, sums *into) {
+    const int64_t width = weights->head_width;
+    lanes *down = into->own;
+    for (int64_t h = 0; h < weights->heads; h++) {
+        lanes distance = {0};
+        for (int64_t w = 0; w < width; w++) {
+            const lanes gap = *(const lanes *)(others + w * stride) - own[w * stride];
+            distance += gap * gap;
+        }
+        const lanes value = deffect * exp_of_lanes(-least_of(weights->sharpness * distance, 87.0f - (lanes){0}));
+        const lanes slope = -2.0f * weights->sharpness * weights->strengths[h] * value;
+        into->strengths[h] += value;
+        for (int64_t w = 0; w < width; w++, own += stride, others += stride, dothers += stride, down++) {
+            const lanes pull = slope * (*(const lanes *)others - own[0]);
+            *(lanes *)dothers += pull;
+            *down -= pull;
+        }
+    }
+}
+
+/* Put deffects (n of `room`, twice) of both directions of a pair into the upper half of out (n, n). */
+static void both_directions(int64_t n, int64_t room, const float *restrict deffects, float *restrict out) {
+    for (int64_t first = 0; first < n; first += BLOCK_SIDE)
+        for (int64_t block = first; block < n; block += BLOCK_SIDE)
+            for (int64_t i = first; i < n && i < first + BLOCK_SIDE; i++)
+                for (int64_t k = block; k < n && k < block + BLOCK_SIDE; k++)
+                    out[i * n + k] = deffects[i * room + k] + deffects[k * room + i];
+}
+
+/* Add the gradients of the pairs of item i. */
+static void gradient_of_row(const pair_weights *weights, int64_t n, int64_t room, int64_t i, const float *coordinates,
+                            const float *places, const float *deffects, const float *dcrowding, sums *into) {
+    const int64_t stride = column_stride(n), all = weights->heads * weights->head_width;
+    memset(into->own, 0, (size_t)all * sizeof(lanes));
+    for (int64_t k = i + 1; k < n; k += LANES) {
+        const int64_t count = n - k < LANES ? n - k : LANES;
+        const lanes deffect = load_lanes(deffects + i * n + k, count);
+        lanes dcrowd = load_lanes(dcrowding + k, count) + dcrowding[i];
+        for (int64_t l = count; l < LANES; l++) dcrowd[l] = 0.0f;
+        into->constant += deffect;
+        head_gradient(weights, stride, places + i, places + k, into->places + k, deffect, into);
+        for (int64_t d = 0; coordinates && d < DISTANCES; d++) {
+            const float *row = coordinates + d * pairs_of(room) + pair_row(room, i) + k - i - 1;
+            distance_gradient(weights->knots, load_lanes(row, count), deffect, dcrowd, into->effects[d], into->crowding[d]);
+        }
+    }
+    for (int64_t w = 0; w < all; w++) into->places[w * stride + i] += sum_of_lanes(into->own[w]);
+}
+
+/* The places (heads, room, head_width) of one list, transposed. */
+static void transpose_places(const pair_weights *weights, int64_t n, int64_t room, const float *given, float *places) {
+    const int64_t stride = column_stride(n), width = weights->head_width;
+    for (int64_t h = 0; h < weights->heads; h++) transpose(n, width, width, given + h * room * width, places + h * width * stride);
+}
+
+static void write_gradients(const pair_weights *weights, int64_t n, int64_t room, const sums *from, const pair_gradients *out,
+                            int64_t b) {
+    const int64_t stride = column_stride(n), knots = weights->knots, heads = weights->heads, width = weights->head_width;
+    for (int64_t d = 0; d < DISTANCES; d++)
+        for (int64_t j = 0; j < knots; j++) {
+            out->effects[(b * DISTANCES + d) * knots + j] = sum_of_lanes(from->effects[d][j]);
+            out->crowding[(b * DISTANCES + d) * knots + j] = sum_of_lanes(from->crowding[d][j]);
+        }
+    out->constant[b] = sum_of_lanes(from->constant);
+    for (int64_t h = 0; h < heads; h++) {
+        out->strengths[b * heads + h] = sum_of_lanes(from->strengths[h]);
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t w = 0; w < width; w++)
+                out->places[((b * heads + h) * room + i) * width + w] = from->places[(h * width + w) * stride + i];
+    }
+}
+
+static int gradients_of_list(const pair_weights *weights, int64_t n, int64_t room, const float *coordinates, const float *given,
+                             const float *deffects, const float *dcrowding, const pair_gradients *out, int64_t b) {
+    const int64_t stride = column_stride(n), heads = weights->heads, all = heads * weights->head_width;
+    float *memory = calloc((size_t)(2 * all * stride + n * n + stride + (heads + all) * LANES), sizeof(float));
+    if (!memory) return 1;
+    float *places = memory, *both = places + 2 * all * stride, *dcrowd = both + n * n, *rest = dcrowd + stride;
+    sums into = {.strengths = (lanes *)rest, .own = (lanes *)rest + heads, .places = places + all * stride};
+    transpose_places(weights, n, room, given, places);
+    both_directions(n, room, deffects, both);
+    for (int64_t i = 0; i < n; i++) dcrowd[i] = dcrowding[i] / (float)(n > 1 ? n - 1 : 1);
+    for (int64_t i = 0; i < n; i++) gradient_of_row(weights, n, room, i, coordinates, places, both, dcrowd, &into);
+    write_gradients(weights, n, room, &into, out, b);
+    free(memory);
+    return 0;
+}
+
+/* Batches */
+
+int pair_effects_forward(const pair_weights *weights, int64_t lists, int64_t n, const int64_t *lengths, const float *coordinates,
+                         const float *places, float *effects, float *crowding) {
+    const int64_t all = weights->heads * weights->head_width, pairs = DISTANCES * pairs_of(n);
+    int failed = 0;
+#pragma omp parallel for schedule(dynamic) reduction(| : failed)
+    for (int64_t b = 0; b < lists; b++) {
+        const int64_t own = lengths[b], stride = column_stride(own);
+        float *memory = malloc((size_t)((all + 1) * stride) * sizeof(float));
+        failed |= !memory;
+        if (!memory) continue;
+        transpose_places(weights, own, n, places + b * all * n, memory);
+        effects_of_list(weights, own, n, coordinates ? coordinates + b * pairs : NULL, memory, effects + b * n * n,
+                        memory + all * stride);
+        memcpy(crowding + b * n, memory + all * stride, (size_t)own * sizeof(float));
+        free(memory);
+    }
+    return failed;
+}
+
+int pair_effects_backward(const pair_weights *weights, int64_t lists, int64_t n, const int64_t *lengths, const float *coordinates,
+                          const float *places, const float *deffects, const float *dcrowding, const pair_gradients *gradients) {
+    const int64_t all = weights->heads * weights->head_width, pairs = DISTANCES * pairs_of(n);
+    int failed = 0;
+#pragma omp parallel for schedule(dynamic) reduction(| : failed)
+    for (int64_t b = 0; b < lists; b++)
+        failed |= gradients_of_list(weights, lengths[b], n, coordinates ? coordinates + b * pairs : NULL, places + b * all * n,
+                                    deffects + b * n * n, dcrowding + b * n, gradients, b);
+    return failed;
 }

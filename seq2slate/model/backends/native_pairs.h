@@ -5,7 +5,12 @@
 #include "native.h"
 
 #define LANES 16 /* pairs handled at once */
-#define MOST_KNOTS 32
+#define MOST_KNOTS LANES
+
+#define BLOCK_SIDE 16 /* of the squares in which a matrix is transposed: every row of one is a line of the cache */
+
+typedef float lanes __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float))));
+typedef int32_t indices __attribute__((vector_size(LANES * sizeof(int32_t))));
 
 enum { RAW, SCALED, ANGLE, DISTANCES };
 
@@ -36,6 +41,15 @@ static inline int64_t column_stride(int64_t n) { return (((n + LANES - 1) / LANE
 
 static inline int64_t coordinate_memory(const pair_columns *by, int64_t n) { return (by->columns + 6) * column_stride(n); }
 
+/* The first columns of x (n, width), transposed, with zeros behind each. */
+static inline void transpose(int64_t n, int64_t columns, int64_t width, const float *restrict x, float *restrict out) {
+    const int64_t stride = column_stride(n);
+    for (int64_t block = 0; block < columns; block += BLOCK_SIDE)
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t f = block; f < columns && f < block + BLOCK_SIDE; f++) out[f * stride + i] = x[i * width + f];
+    for (int64_t f = 0; f < columns; f++) memset(out + f * stride + n, 0, (size_t)(stride - n) * sizeof(float));
+}
+
 /* The coordinates (DISTANCES, pairs of `room` items) of the pairs of n > 1 items x (n, width). memory has coordinate_memory
  * floats, pairs 2 pairs_of(n). Returns whether all distances were finite. */
 int coordinates_of_list(const pair_columns *by, int64_t n, int64_t room, int64_t width, const float *x, float *memory,
@@ -49,3 +63,9 @@ void place_heads(const pair_weights *weights, int64_t n, const float *unplaced, 
  * any, and by the places of heads. */
 void effects_of_list(const pair_weights *weights, int64_t n, int64_t room, const float *coordinates, const float *places,
                      float *effects, float *crowding);
+
+/* Gradients list by list, 0 at first: `PairGradients` in Python. effects and crowding (lists, DISTANCES, knots), strengths
+ * (lists, heads), constant (lists), places (lists, heads, n, head_width). */
+typedef struct {
+    float *effects, *crowding, *strengths, *constant, *places;
+} pair_gradients;
