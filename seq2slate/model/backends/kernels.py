@@ -276,10 +276,9 @@ class TorchKernels:
         with torch.enable_grad():
             own = {name: getattr(weights, name).detach().requires_grad_() for name in names}
             places = pairs.places.detach().requires_grad_()
-            outputs = in_torch.effects_of(replace(weights, **own), replace(pairs, places=places))
-        found = torch.autograd.grad(
-            outputs, [*own.values(), places], (deffects, dcrowding), allow_unused=True, materialize_grads=True
-        )
+            effects, crowding = in_torch.effects_of(replace(weights, **own), replace(pairs, places=places))
+            total = (effects * deffects).sum() + (crowding * dcrowding).sum()
+        found = torch.autograd.grad(total, [*own.values(), places], allow_unused=True, materialize_grads=True)
         for gradient, into in zip(found[:-1], gradients.tensors, strict=False):
             into[:1] = gradient  # of all lists
         gradients.places.copy_(found[-1])

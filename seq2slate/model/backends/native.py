@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     )
     from seq2slate.model.backends.pairs import PairColumns, PairGradients, Pairs, PairWeights
 
-_SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "native_coordinates.c", "native_pairs.c", "native_list.c")]
+_SOURCES = [
+    Path(__file__).with_name(name) for name in ("native.c", "native_coordinates.c", "native_pairs.c", "native_list.c")
+]
 _HEADERS = [Path(__file__).with_name(name) for name in ("native.h", "native_pairs.h")]
 # Infinities and NaN are looked for by their bits, where at all, so the compiler need not care for them elsewhere.
 _FLAGS = (

@@ -45,18 +45,23 @@ static void squared_distances(int64_t n, int64_t columns, const float *transpose
     }
 }
 
-/* Raw values of transposed scaled columns, in place. */
+/* Raw values of transposed scaled columns, in place. Of a logarithm the digits count that a float has no room for: the exponentials of
+ * two neighbours are far apart. */
 static void recover_raw(const pair_columns *by, int64_t n, float *transposed) {
     const int64_t stride = column_stride(n);
     for (int64_t f = 0; f < by->columns; f++) {
         float *restrict column = transposed + f * stride;
         const float level = by->levels[f], spread = by->spreads[f], limit = by->largest_log;
-        for (int64_t i = 0; i < stride; i++) column[i] = level + spread * column[i];
-        if (!by->are_logarithms[f]) continue;
+        if (!by->are_logarithms[f]) {
+            for (int64_t i = 0; i < stride; i++) column[i] = level + spread * column[i];
+            continue;
+        }
 #pragma omp simd
         for (int64_t i = 0; i < stride; i++) {
-            const float size = fabsf(column[i]);
-            column[i] = copysignf(exp_minus_one(size < limit ? size : limit), column[i]);
+            const double size = fabs((double)level + (double)spread * (double)column[i]);
+            const double clamped = size < (double)limit ? size : (double)limit;
+            const float high = (float)clamped, low = (float)(clamped - (double)high), grown = exp_minus_one(high);
+            column[i] = copysignf(grown + (grown + 1.0f) * low, level + spread * column[i]);
         }
     }
 }
@@ -205,7 +210,7 @@ static void values_of_ranks(int64_t count, float *values, int64_t wanted, const 
 
 /* The knots of a list, moved apart where they are equal. values (count) and room (count) are overwritten. */
 static void knots_of(const pair_columns *by, int64_t count, float *values, float *room, float *knots) {
-    int64_t ranks[2 * MOST_KNOTS], bins[MOST_BINS], wanted = 0;
+    int64_t ranks[2 * MOST_KNOTS] = {0}, bins[MOST_BINS], wanted = 0;
     float found[2 * MOST_KNOTS];
     for (int64_t j = 0; j < by->knots; j++)
         for (int64_t side = 0; side < 2; side++) {
@@ -254,6 +259,7 @@ static int coordinates_from(const pair_columns *by, int64_t n, int64_t room, con
     if (highest >= 0x7F800000) return 0;
     memcpy(spare, distances, (size_t)count * sizeof(float));
     knots_of(by, count, spare, coordinates, knots);
+    if (room > n) memset(coordinates, 0, (size_t)count * sizeof(float)); /* which were room for the knots */
     for (int64_t j = 0; j < segments; j++) { /* so that no product is infinite, even if two knots are equal by rounding */
         const float gap = knots[j + 1] - knots[j], least = 1e-30f * knots[segments];
         per[j] = 1.0f / (gap > least ? gap : least);
