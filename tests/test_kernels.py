@@ -480,7 +480,7 @@ def test_coordinates_of_pairs_equal_the_definition(kernels: Kernels, columns: in
     items, by, room = pair_items(columns), pair_columns(columns), max(LENGTHS)
     found = torch.zeros(len(LENGTHS), 3, room * (room - 1) // 2)
     kernels.pair_coordinates(by, items, torch.tensor(LENGTHS), found)
-    first, second = torch.triu_indices(room, room, 1)
+    _, second = torch.triu_indices(room, room, 1)
     for number, length in enumerate(LENGTHS):
         real = second < length
         assert (found[number][:, ~real] == 0).all()
@@ -556,3 +556,23 @@ def test_effects_of_pairs_and_their_gradients_equal_the_definition(
     for value, right in zip(into.tensors[:-1], gradients, strict=False):
         close(value.sum(0), right, 1e-4)
     close(into.places, gradients[-1], 1e-4)
+
+
+@pytest.mark.parametrize(("lists", "items"), [(1, 1), (3, 7), (2, 33), (0, 4)])
+def test_what_placed_items_add_and_its_gradient_equal_the_equation(kernels: Kernels, lists: int, items: int) -> None:
+    strengths, effects, dadded = (
+        normal(lists, items, seed=0),
+        normal(lists, items, items, seed=1),
+        normal(lists, items, items, seed=2),
+    )
+    doubles = [array.double().requires_grad_(True) for array in (strengths, torch.tensor(0.4), effects)]
+    below = torch.arange(items)[:, None] < torch.arange(items)
+    expected = doubles[0][:, :, None] * doubles[2] * torch.where(below, 1 - doubles[1], 1.0)
+    found = torch.empty_like(effects)
+    kernels.placed_forward(strengths, 0.4, effects, found)
+    close(found, expected.detach())
+    into = torch.empty(lists, items), torch.zeros(lists), torch.empty_like(effects)
+    kernels.placed_backward(strengths, 0.4, effects, dadded, into)
+    right = torch.autograd.grad((expected * dadded).sum(), doubles)
+    for value, gradient in zip((into[0], into[1].sum(), into[2]), right, strict=True):
+        close(value, gradient, 1e-4)

@@ -38,8 +38,9 @@ decides nothing.
 Training maximises the likelihood of the logged clicks, each given those above it: log-odds z_i + Σ φ_ik over the
 clicked items k above i. There is no dropout here: a column that comes and goes would blur every distance.
 
-These formulas are written again in C (`backends/native_pairs.c` and `native_list.c`, weights in `single_list.py`) and in
-ONNX (`backends/onnx_export.py`): change all of them together; tests/test_backends.py compares them.
+These formulas are written again in C (`backends/native_coordinates.c`, `native_pairs.c` and `native_list.c`, weights in
+`single_list.py`) and in ONNX (`backends/onnx_export.py`): change all of them together; tests/test_backends.py compares
+them.
 
 B lists, N items, I input columns, F numeric columns.
 """
@@ -197,8 +198,8 @@ class PairwiseInteraction(Interaction):
         logits, expected = clicks.expected_clicks()
         scanned = self.number("scanned")
         bias = torch.lerp(clicks.appeal, logits, scanned)
-        strengths = (self.number("placed") * expected)[:, :, None] * (1 - scanned * _below(clicks.effects))
-        return ScoreTerms(bias.where(mask, 0.0), strengths * clicks.effects, clicks)
+        added = _Placed.apply(self.number("placed") * expected, scanned, clicks.effects)  # type: ignore[no-untyped-call]
+        return ScoreTerms(bias.where(mask, 0.0), added, clicks)
 
     def click_likelihood(self, items: Tensor, mask: Tensor, prior: Tensor | None) -> ClickLikelihood:
         """Return appeals and effects of items (N, B, I)."""
@@ -296,3 +297,22 @@ class _ExpectedClicks(torch.autograd.Function):
         deffects = torch.zeros_like(cascade.effects)
         kernels_for(dlogits).cascade_backward(cascade, dlogits, dclicks, deffects)
         return dlogits, deffects
+
+
+class _Placed(torch.autograd.Function):
+    """What placed items add (B, N, N), from ρ c_k (B, N), s and the effects (B, N, N)."""
+
+    @staticmethod
+    def forward(ctx: Any, strengths: Tensor, scanned: Tensor, effects: Tensor) -> Tensor:
+        strengths, added = strengths.contiguous(), torch.empty_like(effects)
+        kernels_for(effects).placed_forward(strengths, float(scanned), effects, added)
+        ctx.save_for_backward(strengths, scanned, effects)
+        return added
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dadded: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        strengths, scanned, effects = ctx.saved_tensors
+        gradients = torch.empty_like(strengths), strengths.new_zeros(len(strengths)), torch.empty_like(effects)
+        kernels_for(effects).placed_backward(strengths, float(scanned), effects, dadded.contiguous(), gradients)
+        return gradients[0], gradients[1].sum(), gradients[2]

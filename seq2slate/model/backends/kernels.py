@@ -174,12 +174,25 @@ class Kernels(Protocol):
         """Where the distances of items (N, B, I) lie between the knots: coordinates (B, D, P) are 0 at first."""
 
     def pair_effects_forward(self, weights: PairWeights, pairs: Pairs, effects: Tensor, crowding: Tensor) -> None:
-        """What pairs do: effects (B, N, N) and crowding (B, N) are 0 at first."""
+        """Write effects (B, N, N) and crowding (B, N), which are 0 at first."""
 
     def pair_effects_backward(
         self, weights: PairWeights, pairs: Pairs, deffects: Tensor, dcrowding: Tensor, gradients: PairGradients
     ) -> None:
         """Its gradients, from those of the effects (B, N, N) and of crowding (B, N)."""
+
+    def placed_forward(self, strengths: Tensor, scanned: float, effects: Tensor, added: Tensor) -> None:
+        """Write added (B, N, N): effects times the strengths (B, N) of the first item, less `scanned` of it below."""
+
+    def placed_backward(
+        self,
+        strengths: Tensor,
+        scanned: float,
+        effects: Tensor,
+        dadded: Tensor,
+        gradients: tuple[Tensor, Tensor, Tensor],
+    ) -> None:
+        """Its gradients by strengths (B, N), `scanned` (B,), 0 at first, and effects (B, N, N), from that of added."""
 
 
 class TorchKernels:
@@ -282,6 +295,25 @@ class TorchKernels:
         for gradient, into in zip(found[:-1], gradients.tensors, strict=False):
             into[:1] = gradient  # of all lists
         gradients.places.copy_(found[-1])
+
+    def placed_forward(self, strengths: Tensor, scanned: float, effects: Tensor, added: Tensor) -> None:  # noqa: D102
+        below = effects.new_ones(effects.shape[1:]).triu(1)
+        torch.mul(effects, strengths[:, :, None] * (1 - scanned * below), out=added)
+
+    def placed_backward(  # noqa: D102
+        self,
+        strengths: Tensor,
+        scanned: float,
+        effects: Tensor,
+        dadded: Tensor,
+        gradients: tuple[Tensor, Tensor, Tensor],
+    ) -> None:
+        dstrengths, dscanned, deffects = gradients
+        product = effects * dadded
+        below = product.triu(1).sum(2)
+        torch.sub(product.sum(2), scanned * below, out=dstrengths)
+        dscanned -= (strengths * below).sum(1)
+        self.placed_forward(strengths, scanned, dadded, deffects)
 
 
 def sampled_items(scores: Tensor, draws: Tensor) -> Tensor:

@@ -60,6 +60,8 @@ _SIGNATURES = {
     "pair_coordinates": [_POINTER] + [_INTEGER] * 3 + [_POINTER] * 3,
     "pair_effects_forward": [_POINTER] + [_INTEGER] * 2 + [_POINTER] * 5,
     "pair_effects_backward": [_POINTER] + [_INTEGER] * 2 + [_POINTER] * 6,
+    "placed_forward": [_INTEGER] * 2 + [_NUMBER] + [_POINTER] * 3,
+    "placed_backward": [_INTEGER] * 2 + [_NUMBER] + [_POINTER] * 6,
     "lstm_encode": [_POINTER, _POINTER, _INTEGER, _INTEGER, _NUMBER] + [_POINTER] * 6,
     "lstm_decode": [_POINTER] * 3,
     "place_list": [_POINTER, _POINTER, _INTEGER, _INTEGER, ctypes.c_int, _NUMBER] + [_POINTER] * 4,
@@ -221,6 +223,19 @@ class NativeKernels:
         _check_memory(
             self.library.pair_effects_backward(ctypes.byref(own), *dcrowding.shape, *arrays, ctypes.byref(into))
         )
+
+    def placed_forward(self, strengths: Tensor, scanned: float, effects: Tensor, added: Tensor) -> None:  # noqa: D102
+        self.library.placed_forward(*strengths.shape, scanned, *addresses(strengths, effects, added))
+
+    def placed_backward(  # noqa: D102
+        self,
+        strengths: Tensor,
+        scanned: float,
+        effects: Tensor,
+        dadded: Tensor,
+        gradients: tuple[Tensor, Tensor, Tensor],
+    ) -> None:
+        self.library.placed_backward(*strengths.shape, scanned, *addresses(strengths, effects, dadded, *gradients))
 
     # Whole loops over the steps of one LSTM layer, without gradients
 

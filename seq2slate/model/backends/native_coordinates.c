@@ -297,16 +297,17 @@ int coordinates_of_list(const pair_columns *by, int64_t n, int64_t room, int64_t
 
 int pair_coordinates(const pair_columns *by, int64_t lists, int64_t n, int64_t width, const int64_t *lengths, const float *items,
                      float *coordinates) {
+    const int64_t needed = coordinate_memory(by, n);
     int failed = 0;
-#pragma omp parallel for schedule(dynamic) reduction(| : failed)
-    for (int64_t b = 0; b < lists; b++) {
-        const int64_t own = lengths[b], needed = coordinate_memory(by, own);
-        if (own < 2) continue;
-        float *memory = malloc((size_t)(needed + 2 * pairs_of(own)) * sizeof(float));
+#pragma omp parallel reduction(| : failed)
+    {
+        float *memory = malloc((size_t)(needed + 2 * pairs_of(n)) * sizeof(float));
         failed |= !memory;
-        if (memory)
-            coordinates_of_list(by, own, n, lists * width, items + b * width, memory, memory + needed,
-                                coordinates + b * DISTANCES * pairs_of(n));
+#pragma omp for schedule(dynamic)
+        for (int64_t b = 0; b < lists; b++)
+            if (memory && lengths[b] > 1)
+                coordinates_of_list(by, lengths[b], n, lists * width, items + b * width, memory, memory + needed,
+                                    coordinates + b * DISTANCES * pairs_of(n));
         free(memory);
     }
     return failed;

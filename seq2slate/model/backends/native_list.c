@@ -120,23 +120,6 @@ static void scale(const scaling *by, int64_t n, int has_missing, const float *re
     }
 }
 
-static inline float dot(int64_t count, const float *restrict a, const float *restrict b) {
-    float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t k = 0; k < count; k++) sum += a[k] * b[k];
-    return sum;
-}
-
-/* Turn effects (n, n) into what a placed item adds: `scanned` of what stands above in base order is there before. */
-static void add_when_placed(const pairwise *net, int64_t n, const float *clicks, float *effects) {
-    for (int64_t k = 0; k < n; k++) {
-        const float strength = net->placed * clicks[k], below = strength - net->scanned * strength;
-        float *restrict row = effects + k * n;
-        for (int64_t i = 0; i < k; i++) row[i] *= strength;
-        for (int64_t i = k + 1; i < n; i++) row[i] *= below;
-    }
-}
-
 /* The terms of the score that compare items x (n, f): bias (n), which holds the prior, and added (n, n). Returns PLACED, NO_MEMORY,
  * or NOT_FINITE if some distance is too large. */
 static int compare_items(gemm_function *gemm, const pairwise *net, int64_t n, int64_t f, const float *x, float *bias,
@@ -160,7 +143,8 @@ static int compare_items(gemm_function *gemm, const pairwise *net, int64_t n, in
     for (int64_t i = 0; i < n; i++) bias[i] += net->offset + crowding[i] + dot(f, x + i * f, net->relevance), logits[i] = bias[i];
     cascade(n, added, logits, clicks);
     for (int64_t i = 0; i < n; i++) bias[i] += net->scanned * (logits[i] - bias[i]);
-    add_when_placed(net, n, clicks, added);
+    for (int64_t i = 0; i < n; i++) clicks[i] *= net->placed;
+    add_when_placed(n, net->scanned, clicks, added, added);
     free(memory);
     return PLACED;
 }

@@ -286,3 +286,26 @@ int pair_effects_backward(const pair_weights *weights, int64_t lists, int64_t n,
                                     deffects + b * n * n, dcrowding + b * n, gradients, b);
     return failed;
 }
+
+void placed_forward(int64_t lists, int64_t n, float scanned, const float *strengths, const float *effects, float *added) {
+#pragma omp parallel for
+    for (int64_t b = 0; b < lists; b++)
+        add_when_placed(n, scanned, strengths + b * n, effects + b * n * n, added + b * n * n);
+}
+
+/* dscanned (lists) is 0 at first. */
+void placed_backward(int64_t lists, int64_t n, float scanned, const float *strengths, const float *effects, const float *dadded,
+                     float *dstrengths, float *dscanned, float *deffects) {
+#pragma omp parallel for
+    for (int64_t b = 0; b < lists; b++) {
+        const float *strength = strengths + b * n;
+        for (int64_t k = 0; k < n; k++) {
+            const int64_t start = (b * n + k) * n;
+            const float above = dot(k + 1, dadded + start, effects + start);
+            const float below = dot(n - k - 1, dadded + start + k + 1, effects + start + k + 1);
+            dstrengths[b * n + k] = above + below - scanned * below;
+            dscanned[b] -= strength[k] * below;
+        }
+        add_when_placed(n, scanned, strength, dadded + b * n * n, deffects + b * n * n);
+    }
+}

@@ -69,3 +69,17 @@ void effects_of_list(const pair_weights *weights, int64_t n, int64_t room, const
 typedef struct {
     float *effects, *crowding, *strengths, *constant, *places;
 } pair_gradients;
+
+/* What a placed item k adds to the score of i: strengths (n) times the effect, less the part `scanned` of that if k is above i in base
+ * order. effects and added (n, n) may be the same. */
+static inline void add_when_placed(int64_t n, float scanned, const float *strengths, const float *effects, float *added) {
+    for (int64_t k = 0; k < n; k++) {
+        const float above = strengths[k], below = above - scanned * above;
+        const float *effect = effects + k * n;
+        float *row = added + k * n;
+#pragma omp simd
+        for (int64_t i = 0; i <= k; i++) row[i] = above * effect[i];
+#pragma omp simd
+        for (int64_t i = k + 1; i < n; i++) row[i] = below * effect[i];
+    }
+}
