@@ -145,6 +145,9 @@ class PairwiseInteraction(Interaction):
     """A click changes the odds of the other items by how far they are; the formulas are those of the module."""
 
     pointer_starts_at_zero = True
+    levels: Tensor
+    spreads: Tensor
+    are_logarithms: Tensor
 
     def __init__(self, n_inputs: int, n_dense: int) -> None:
         super().__init__(n_inputs, n_dense)
@@ -184,14 +187,16 @@ class PairwiseInteraction(Interaction):
     def columns(self) -> PairColumns:
         """What distances are made of."""
         quantiles = torch.tensor(KNOTS, dtype=torch.float64)
-        scale = self.levels, self.spreads, self.are_logarithms
-        return PairColumns(*scale, LARGEST_LOG, quantiles, MEDIAN, LEAST_GAP, LEAST)
+        return PairColumns(
+            self.levels, self.spreads, self.are_logarithms, LARGEST_LOG, quantiles, MEDIAN, LEAST_GAP, LEAST
+        )
 
     @property
     def weights(self) -> PairWeights:
         """What pairs do, as the formulas have it."""
-        scaled = [stored * PARAM_SCALE for stored in (self.effects, self.crowding, self.head_effects)]
-        return PairWeights(*scaled, self.number("constant"), HEAD_WIDTH, HEAD_SHARPNESS, LEAST)
+        effects, crowding = self.effects * PARAM_SCALE, self.crowding * PARAM_SCALE
+        strengths, constant = self.head_effects * PARAM_SCALE, self.number("constant")
+        return PairWeights(effects, crowding, strengths, constant, HEAD_WIDTH, HEAD_SHARPNESS, LEAST)
 
     def forward(self, items: Tensor, mask: Tensor, prior: Tensor | None) -> ScoreTerms:  # noqa: D102
         clicks = self.click_likelihood(items, mask, prior)
@@ -223,12 +228,13 @@ class PairwiseInteraction(Interaction):
 
     def _places(self, x: Tensor, mask: Tensor) -> Tensor:
         """Return (B, H, N, width) the places of items (B, N, I) by the heads, with a mean squared distance of 1."""
-        places = (x @ self.heads).unflatten(2, (HEADS, HEAD_WIDTH)).transpose(1, 2)
+        places = (x @ self.heads).view(*x.shape[:2], HEADS, HEAD_WIDTH).transpose(1, 2)
         real = mask[:, None, :, None].to(x.dtype)
         count = real.sum(2, keepdim=True).clamp(min=1)
         places = (places - (places * real).sum(2, keepdim=True) / count) * real
         variance = (places**2).sum((2, 3), keepdim=True) / count
-        return places / (2 * variance).clamp(min=LEAST).sqrt()
+        scaled: Tensor = places / (2 * variance).clamp(min=LEAST).sqrt()
+        return scaled
 
     def number(self, name: str) -> Tensor:
         """Return a number as the formulas have it."""

@@ -88,9 +88,12 @@ class PairGradients:
     @classmethod
     def zeros(cls, weights: PairWeights, pairs: Pairs) -> PairGradients:
         """Return gradients to be written."""
-        n_lists = len(pairs.lengths)
-        of_weights = weights.effects, weights.crowding, weights.strengths, weights.constant
-        return cls(*(one.new_zeros(n_lists, *one.shape) for one in of_weights), torch.zeros_like(pairs.places))
+
+        def of_lists(weight: Tensor) -> Tensor:
+            return weight.new_zeros(len(pairs.lengths), *weight.shape)
+
+        by_knots = of_lists(weights.effects), of_lists(weights.crowding)
+        return cls(*by_knots, of_lists(weights.strengths), of_lists(weights.constant), torch.zeros_like(pairs.places))
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
