@@ -124,8 +124,8 @@ class TrainingConfig:
     measure: str = "NDCG@10"
     """The metric on the validation lists that is reported after every epoch."""
     criterion: Criterion = "measure"
-    """What chooses the best epoch on the validation lists: the measure, or the likelihood of their clicks, which is less
-    noisy; the latter needs a network with an interaction."""
+    """What chooses the best epoch on the validation lists: the measure, or the likelihood of their clicks, which is
+    less noisy and needs a network with an interaction."""
     patience: int = 5
     """Early stopping: epochs without a better one before training ends, and at least a quarter of all epochs."""
     falls_back: bool = False

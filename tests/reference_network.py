@@ -69,6 +69,7 @@ class ReferenceNetwork:
         self.weights = {
             name: weight.detach().double().requires_grad_(True) for name, weight in network.named_parameters()
         }
+        self.strength = float(network.strength)
         scale = [network.state_dict().get(f"interaction.{name}") for name in ("levels", "spreads", "are_logarithms")]
         self.levels, self.spreads, self.are_logarithms = ([] if one is None else one.tolist() for one in scale)
 
@@ -266,13 +267,14 @@ class ReferenceNetwork:
         """Return s_i = v^T tanh(W_enc e_i + W_dec d) of the items left, d being the decoder's output after `placed`."""
         seen = [] if self.config.decoder == "one-step" else list(placed)
         d = self.decoder_output(memory, seen)
-        return {
+        found = {
             i: self.weights["v"] @ torch.tanh(memory.outputs[i] @ self.weights["w_enc"] + d @ self.weights["w_dec"])
             + memory.starts[i]
             + sum_of(memory.effects[k][i] for k in seen)
             for i in range(len(memory.items))
             if i not in placed
         }
+        return {i: self.strength * score - (1 - self.strength) * math.log(1 + i) for i, score in found.items()}
 
     def decoder_output(self, memory: Memory, placed: Sequence[int]) -> Tensor:
         states = list(memory.states)
@@ -480,8 +482,9 @@ def random_network(sizes: InputSizes, config: NetworkConfig, seed: int, spread: 
 
 @torch.no_grad()
 def randomise(network: SlateNetwork, seed: int, spread: float = 0.7) -> None:
-    """Draw all weights uniformly from ±spread."""
+    """Draw all weights uniformly from ±spread; networks with a prior are mixed with the base order."""
     generator = torch.Generator().manual_seed(seed)
+    network.strength.fill_(0.6 if network.config.base_prior else 1.0)
     for name, weight in network.named_parameters():
         reach = spread / PARAM_SCALE if name.startswith(("interaction", "prior")) else spread
         weight.uniform_(-reach, reach, generator=generator)

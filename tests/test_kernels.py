@@ -12,10 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from seq2slate.data.lists import FloatArray
 from seq2slate.model.backends import native
 from seq2slate.model.backends.kernels import (
     KERNELS,
@@ -29,6 +31,7 @@ from seq2slate.model.backends.kernels import (
     kernels_for,
 )
 from seq2slate.model.backends.native import NativeKernels
+from seq2slate.model.backends.pairs import PairColumns, PairGradients, Pairs, PairWeights
 from seq2slate.model.layers import LIMIT
 
 WIDTHS = (1, 2, 5, 16, 63, 64, 70, 128, 131)
@@ -425,3 +428,152 @@ def test_large_effects_leave_all_numbers_of_a_cascade_finite(kernels: Kernels) -
     gradients = torch.ones(1, 3), torch.ones(1, 3), torch.zeros(1, 3, 3)
     kernels.cascade_backward(found, *gradients)
     assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+# Pairs of items
+
+QUANTILES = (0.0, 0.03, 0.07, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
+LENGTHS = (7, 1, 0, 2, 40, 6, 10)
+"""Of the lists of a batch. In that of 6 all rows are equal, in that of 10 there are two kinds of rows."""
+
+
+def pair_items(columns: int) -> Tensor:
+    items = normal(max(LENGTHS), len(LENGTHS), columns + 2, seed=columns)
+    items[:, 5] = items[0, 5]
+    items[:8, 6], items[8:, 6] = items[0, 6].clone(), items[8, 6].clone()
+    return items
+
+
+def pair_columns(columns: int) -> PairColumns:
+    logarithms = torch.arange(columns) % 2 == 0
+    scale = normal(columns, seed=1), normal(columns, seed=2)
+    return PairColumns(*scale, logarithms, 40.0, torch.tensor(QUANTILES, dtype=torch.float64), 7, 1e-3, 1e-12)
+
+
+def place_between_knots(distances: list[float]) -> list[float]:
+    """Return where each lies between the quantiles of all, by the definition."""
+    knots = np.quantile(distances, QUANTILES)
+    gap = 1e-3 * max(1e-12, knots[7])
+    for knot in range(1, 11):
+        knots[knot] = max(knots[knot], knots[knot - 1] + gap)
+    places = []
+    for distance in distances:
+        segment = min(9, sum(distance > knot for knot in knots[1:]))
+        width = knots[segment + 1] - knots[segment]
+        places.append(segment + min(1.0, max(0.0, (distance - knots[segment]) / width)))
+    return places
+
+
+def slow_coordinates(by: PairColumns, x: FloatArray) -> FloatArray:
+    """Return (3, P) from the scaled columns (N, F) of one list."""
+    logs = by.levels.double().numpy() + by.spreads.double().numpy() * x
+    raw = np.where(by.are_logarithms.numpy(), np.sign(logs) * np.expm1(np.abs(logs)), logs)
+    centred = x - x.mean(0)
+    unit = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
+    pairs = [(i, k) for i in range(len(x)) for k in range(i + 1, len(x))]
+    halves = (raw, 1.0), (x, 1.0), (unit, 0.5)
+    return np.array([place_between_knots([((v[i] - v[k]) ** 2).sum() * half for i, k in pairs]) for v, half in halves])
+
+
+@pytest.mark.parametrize("columns", [1, 3, 20])
+def test_coordinates_of_pairs_equal_the_definition(kernels: Kernels, columns: int) -> None:
+    items, by, room = pair_items(columns), pair_columns(columns), max(LENGTHS)
+    found = torch.zeros(len(LENGTHS), 3, room * (room - 1) // 2)
+    kernels.pair_coordinates(by, items, torch.tensor(LENGTHS), found)
+    _, second = torch.triu_indices(room, room, 1)
+    for number, length in enumerate(LENGTHS):
+        real = second < length
+        assert (found[number][:, ~real] == 0).all()
+        if length < 2:
+            continue
+        expected = slow_coordinates(by, items[:length, number, :columns].double().numpy())
+        np.testing.assert_allclose(found[number][:, real], expected, atol=2e-3 if columns == 1 else 1e-4)
+    assert (found[5] == 0).all()
+
+
+def pair_weights(*, heads: int, width: int) -> PairWeights:
+    knots = len(QUANTILES)
+    values = normal(3, knots, seed=3), normal(3, knots, seed=4), normal(heads, seed=5), torch.tensor(0.3)
+    return PairWeights(*values, width, 3.0, 1e-12)
+
+
+def slow_effects(weights: PairWeights, pairs: Pairs) -> tuple[Tensor, Tensor]:
+    """Return (B, N, N) and (B, N) pair by pair."""
+    n_lists, _, room, _ = pairs.places.shape
+    effects, crowding = pairs.places.new_zeros(n_lists, room, room), pairs.places.new_zeros(n_lists, room)
+    index = {pair: p for p, pair in enumerate((i, k) for i in range(room) for k in range(i + 1, room))}
+    for b, length in enumerate(pairs.lengths.tolist()):
+        for (i, k), p in index.items():
+            if k >= length:
+                continue
+            gaps = pairs.places[b, :, i] - pairs.places[b, :, k]
+            effect = weights.constant + (weights.strengths * torch.exp(-3 * (gaps**2).sum(1))).sum()
+            crowd = torch.zeros((), dtype=torch.float64)
+            for d in range(3 if pairs.coordinates is not None else 0):
+                assert pairs.coordinates is not None
+                place = float(pairs.coordinates[b, d, p])
+                low = min(int(place), len(QUANTILES) - 2)
+                part = place - low
+                effect = effect + (1 - part) * weights.effects[d, low] + part * weights.effects[d, low + 1]
+                crowd = crowd + (1 - part) * weights.crowding[d, low] + part * weights.crowding[d, low + 1]
+            for one, other in ((i, k), (k, i)):
+                effects[b, one, other] += effect
+                crowding[b, one] += crowd / (length - 1)
+    return effects, crowding
+
+
+@pytest.mark.parametrize(("heads", "width"), [(6, 4), (1, 1), (3, 5)])
+@pytest.mark.parametrize("has_coordinates", [True, False])
+def test_effects_of_pairs_and_their_gradients_equal_the_definition(
+    kernels: Kernels, heads: int, width: int, has_coordinates: bool
+) -> None:
+    lengths = torch.tensor([19, 1, 0, 2, 7])
+    coordinates = 10 * torch.rand(5, 3, 171, generator=torch.Generator().manual_seed(6))
+    coordinates[0, :, :20], coordinates[0, :, 20:40] = 0.0, 10.0
+    padding = torch.arange(19) >= lengths[:, None]
+    places = normal(5, heads, 19, width, seed=7).masked_fill(padding[:, None, :, None], 0.0)
+    weights, pairs = pair_weights(heads=heads, width=width), Pairs(lengths, coordinates, places)
+    if not has_coordinates:
+        pairs = replace(pairs, coordinates=None)
+    names = ("effects", "crowding", "strengths", "constant")
+    doubles = {name: getattr(weights, name).double().requires_grad_(True) for name in names}
+    in_double = places.double().requires_grad_(True)
+    expected = slow_effects(replace(weights, **doubles), replace(pairs, places=in_double))
+    found = torch.zeros(5, 19, 19), torch.zeros(5, 19)
+    kernels.pair_effects_forward(weights, pairs, *found)
+    for value, right in zip(found, expected, strict=True):
+        close(value, right.detach())
+
+    given = normal(5, 19, 19, seed=8), normal(5, 19, seed=9)
+    gradients = torch.autograd.grad(
+        (expected[0] * given[0]).sum() + (expected[1] * given[1]).sum(),
+        [*doubles.values(), in_double],
+        allow_unused=True,
+        materialize_grads=True,
+    )
+    into = PairGradients.zeros(weights, pairs)
+    kernels.pair_effects_backward(weights, pairs, *given, into)
+    for value, right in zip(into.tensors[:-1], gradients, strict=False):
+        close(value.sum(0), right, 1e-4)
+    close(into.places, gradients[-1], 1e-4)
+
+
+@pytest.mark.parametrize(("lists", "items"), [(1, 1), (3, 7), (2, 33), (0, 4)])
+def test_what_placed_items_add_and_its_gradient_equal_the_equation(kernels: Kernels, lists: int, items: int) -> None:
+    strengths, effects, dadded = (
+        normal(lists, items, seed=0),
+        normal(lists, items, items, seed=1),
+        normal(lists, items, items, seed=2),
+    )
+    doubles = [array.double().requires_grad_(True) for array in (strengths, effects)]
+    below = torch.arange(items)[:, None] < torch.arange(items)
+    shares = torch.where(below & (effects < 0), 1 - 0.4, 1.0).double()
+    expected = doubles[0][:, :, None] * doubles[1] * shares
+    found = torch.empty_like(effects)
+    kernels.placed_forward(strengths, 0.4, effects, found)
+    close(found, expected.detach())
+    into = torch.empty(lists, items), torch.empty_like(effects)
+    kernels.placed_backward(strengths, 0.4, effects, dadded, into)
+    right = torch.autograd.grad((expected * dadded).sum(), doubles)
+    for value, gradient in zip(into, right, strict=True):
+        close(value, gradient, 1e-4)

@@ -38,15 +38,16 @@ before, so that rounding decides nothing.
 Training maximises the likelihood of the logged clicks, each given those above it: log-odds z_i + Σ φ_ik over the
 clicked items k above i. There is no dropout here: a column that comes and goes would blur every distance.
 
-These formulas are written again in C (`backends/native_list.c`, weights in `single_list.py`) and in ONNX
-(`backends/onnx_pairwise.py`): change all of them together; tests/test_backends.py compares them.
+These formulas are written again in C (`backends/native_coordinates.c`, `native_pairs.c` and `native_list.c`, weights in
+`single_list.py`) and in ONNX (`backends/onnx_pairwise.py`): change all of them together; tests/test_backends.py compares
+them.
 
 B lists, N items, I input columns, F numeric columns.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -55,6 +56,7 @@ from torch.autograd.function import once_differentiable
 
 from seq2slate.data.features import NumberColumns
 from seq2slate.model.backends.kernels import Cascade, kernels_for
+from seq2slate.model.backends.pairs import PairColumns, PairGradients, Pairs, PairWeights
 
 PARAM_SCALE = 30.0
 """Parameters of the prior and of interactions are stored divided by this: Adam moves all parameters by about the same
@@ -94,7 +96,7 @@ class ClickLikelihood:
     def log_likelihood(self, labels: Tensor, mask: Tensor) -> Tensor:
         """Return (B,) the log-probability of the logged clicks (B, N), each given the clicks above it."""
         clicked = (labels > 0).to(self.appeal.dtype)
-        logits = self.appeal + (clicked[:, None] @ self.effects.triu(1)).squeeze(1)
+        logits = self.appeal + (clicked[:, None] @ (self.effects * _below(self.effects))).squeeze(1)
         return -(nn.functional.softplus(torch.where(labels > 0, -logits, logits)) * mask).sum(1)
 
 
@@ -186,58 +188,62 @@ class PairwiseInteraction(Interaction):
             self.levels[:n_columns] = torch.from_numpy(columns.mean)
         self.are_logarithms.fill_(columns.scaling == "signed-log")
 
+    @property
+    def columns(self) -> PairColumns:
+        """What distances are made of."""
+        quantiles = torch.tensor(KNOTS, dtype=torch.float64)
+        return PairColumns(
+            self.levels, self.spreads, self.are_logarithms, LARGEST_LOG, quantiles, MEDIAN, LEAST_GAP, LEAST
+        )
+
+    @property
+    def weights(self) -> PairWeights:
+        """What pairs do, as the formulas have it."""
+        effects, crowding = self.effects * PARAM_SCALE, self.crowding * PARAM_SCALE
+        strengths, constant = self.head_effects * PARAM_SCALE, self.number("constant")
+        return PairWeights(effects, crowding, strengths, constant, HEAD_WIDTH, HEAD_SHARPNESS, LEAST)
+
     def forward(self, items: Tensor, mask: Tensor, prior: Tensor | None) -> ScoreTerms:  # noqa: D102
         clicks = self.click_likelihood(items, mask, prior)
         logits, expected = clicks.expected_clicks()
-        scanned = self._number("scanned")
+        scanned = self.number("scanned")
         bias = clicks.appeal + scanned * (logits - clicks.appeal).clamp(max=0)
-        by_placed = (self._number("placed") * expected)[:, :, None] * clicks.effects
-        return ScoreTerms(bias.where(mask, 0.0), by_placed - scanned * by_placed.triu(1).clamp(max=0), clicks)
+        strengths = self.number("placed") * expected
+        added = _Placed.apply(strengths, float(scanned), clicks.effects)  # type: ignore[no-untyped-call]
+        return ScoreTerms(bias.where(mask, 0.0), added, clicks)
 
     def click_likelihood(self, items: Tensor, mask: Tensor, prior: Tensor | None) -> ClickLikelihood:
         """Return appeals and effects of items (N, B, I)."""
+        lengths, weights = mask.sum(1), self.weights
+        coordinates = self.coordinates(items, lengths) if self.n_dense and len(items) > 1 else None
         x = items.transpose(0, 1).where(mask[:, :, None], 0.0)
-        appeal = x @ (self.relevance * PARAM_SCALE) + self._number("offset")
-        if prior is not None:
-            appeal = appeal + prior
-        different = ~torch.eye(mask.shape[1], dtype=torch.bool, device=mask.device)
-        pairs = mask[:, :, None] & mask[:, None] & different
-        effects = self._number("constant") + self._head_effects(x, mask)
-        if self.n_dense and mask.shape[1] > 1:
-            coordinates = self.coordinates(x[:, :, : self.n_dense].detach(), mask, pairs)
-            effects = effects + _interpolated(coordinates, self.effects * PARAM_SCALE)
-            crowds = _interpolated(coordinates, self.crowding * PARAM_SCALE) * pairs
-            appeal = appeal + crowds.sum(2) / pairs.sum(2).clamp(min=1)
-        return ClickLikelihood(appeal, effects * pairs)
+        trained = weights.effects, weights.crowding, weights.strengths, weights.constant
+        effects, crowding = _PairEffects.apply(  # type: ignore[no-untyped-call]
+            *trained, self._places(x, mask), weights, coordinates, lengths
+        )
+        appeal = x @ (self.relevance * PARAM_SCALE) + self.number("offset") + crowding
+        return ClickLikelihood(appeal if prior is None else appeal + prior, effects)
 
     @torch.no_grad()
-    def coordinates(self, dense: Tensor, mask: Tensor, pairs: Tensor) -> Tensor:
-        """Return (3, B, N, N) where the distances of dense columns (B, N, F) lie between the knots of their list."""
-        return torch.stack([_between_knots(d, mask, pairs) for d in self._distances(dense, mask)])
+    def coordinates(self, items: Tensor, lengths: Tensor) -> Tensor:
+        """Return (B, 3, P) where the distances of items (N, B, I), of so many in each list, lie between the knots."""
+        n_items, n_lists = items.shape[:2]
+        found = items.new_zeros(n_lists, N_DISTANCES, n_items * (n_items - 1) // 2)
+        kernels_for(items).pair_coordinates(self.columns, items.detach().contiguous(), lengths, found)
+        return found
 
-    def _distances(self, dense: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        raw = self.levels + self.spreads * dense
-        exponential = raw.sign() * raw.abs().clamp(max=LARGEST_LOG).expm1()
-        raw = torch.where(self.are_logarithms, exponential, raw)
-        mean = (dense * mask[:, :, None]).sum(1, keepdim=True) / mask.sum(1).clamp(min=1)[:, None, None]
-        centred = (dense - mean) * mask[:, :, None]
-        unit = centred / centred.norm(dim=2, keepdim=True).clamp(min=LEAST)
-        return _squared_distances(raw), _squared_distances(dense), _squared_distances(unit) / 2
-
-    def _head_effects(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Return (B, N, N) Σ_h γ_h exp(-3 |E_h x_i - E_h x_k|² / m_h)."""
-        places = (x @ self.heads).reshape(*x.shape[:2], HEADS, HEAD_WIDTH).transpose(1, 2)  # (B, H, N, width)
+    def _places(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Return (B, H, N, width) the places of items (B, N, I) by the heads, with a mean squared distance of 1."""
+        places = (x @ self.heads).view(*x.shape[:2], HEADS, HEAD_WIDTH).transpose(1, 2)
         real = mask[:, None, :, None].to(x.dtype)
         count = real.sum(2, keepdim=True).clamp(min=1)
         places = (places - (places * real).sum(2, keepdim=True) / count) * real
         variance = (places**2).sum((2, 3), keepdim=True) / count
-        places = places / (2 * variance).clamp(min=LEAST).sqrt()
-        squares = (places**2).sum(3)
-        distances = squares[..., :, None] + squares[..., None, :] - 2 * places @ places.transpose(2, 3)
-        strengths = (self.head_effects * PARAM_SCALE)[:, None, None]
-        return (strengths * torch.exp(-HEAD_SHARPNESS * distances.clamp(min=0))).sum(1)
+        scaled: Tensor = places / (2 * variance).clamp(min=LEAST).sqrt()
+        return scaled
 
-    def _number(self, name: str) -> Tensor:
+    def number(self, name: str) -> Tensor:
+        """Return a number as the formulas have it."""
         value: Tensor = self.numbers[name] * PARAM_SCALE
         return value
 
@@ -246,46 +252,42 @@ INTERACTIONS: dict[str, type[Interaction]] = {"none": NoInteraction, "pairwise":
 """The interactions by name."""
 
 
-def _squared_distances(places: Tensor) -> Tensor:
-    """Return (B, N, N) from places (B, N, F): by differences, so that equal rows have a distance of exactly 0."""
-    return torch.cdist(places, places, compute_mode="donot_use_mm_for_euclid_dist") ** 2
+def _below(effects: Tensor) -> Tensor:
+    """Return (N, N) 1 where the second item stands below the first in base order: cheaper than `triu` of a batch."""
+    return effects.new_ones(effects.shape[1:]).triu(1)
 
 
-def _between_knots(distances: Tensor, mask: Tensor, pairs: Tensor) -> Tensor:
-    """Return (B, N, N) the place of each distance between the knots of its list: 0 at the first, 10 at the last."""
-    knots = _knots(distances, mask, pairs)
-    flat = distances.flatten(1)
-    segment = torch.searchsorted(knots, flat, right=True).sub_(1).clamp_(0, len(KNOTS) - 2)
-    low, high = knots.gather(1, segment), knots.gather(1, segment + 1)
-    inside = ((flat - low) / (high - low)).clamp(0, 1)
-    return (segment + inside).view_as(distances)
+class _PairEffects(torch.autograd.Function):
+    """The effects (B, N, N) of pairs, and crowding (B, N)."""
 
+    @staticmethod
+    def forward(
+        ctx: Any,
+        effects: Tensor,
+        crowding: Tensor,
+        strengths: Tensor,
+        constant: Tensor,
+        places: Tensor,
+        weights: PairWeights,
+        coordinates: Tensor | None,
+        lengths: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        pairs = Pairs(lengths, coordinates, places.detach().contiguous())
+        n_lists, _, n_items, _ = places.shape
+        found, crowds = places.new_zeros(n_lists, n_items, n_items), places.new_zeros(n_lists, n_items)
+        weights = replace(weights, effects=effects, crowding=crowding, strengths=strengths, constant=constant)
+        kernels_for(places).pair_effects_forward(weights, pairs, found, crowds)
+        ctx.weights, ctx.pairs = weights, pairs
+        return found, crowds
 
-def _knots(distances: Tensor, mask: Tensor, pairs: Tensor) -> Tensor:
-    """Return (B, 11) the quantiles of the distances of the pairs of each list, moved apart where they are equal."""
-    n_items = mask.sum(1)
-    counts = (n_items * (n_items - 1) // 2).clamp(min=1)
-    ordered = distances.masked_fill(~pairs.triu(1), torch.inf).flatten(1).sort(dim=1).values
-    wanted = torch.tensor(KNOTS, dtype=distances.dtype, device=mask.device) * (counts - 1)[:, None]
-    below = wanted.floor().long()
-    low, high = ordered.gather(1, below), ordered.gather(1, (below + 1).clamp(max=ordered.shape[1] - 1))
-    quantiles = torch.where(below + 1 < counts[:, None], low + (wanted - below) * (high - low), low)
-    quantiles = quantiles.where((n_items > 1)[:, None], 0.0)
-    median = quantiles[:, MEDIAN].clamp(min=LEAST)
-    for knot in range(1, len(KNOTS)):
-        before = quantiles[:, knot - 1]
-        quantiles[:, knot] = torch.maximum(quantiles[:, knot], before + LEAST_GAP * torch.maximum(median, before))
-    return quantiles
-
-
-def _interpolated(coordinates: Tensor, weights: Tensor) -> Tensor:
-    """Return (B, N, N) the sum over distances of the piecewise linear functions with weights (3, 11) at the knots."""
-    segment = coordinates.long().clamp(max=len(KNOTS) - 2)
-    inside = coordinates - segment
-    total = torch.zeros_like(coordinates[0])
-    for place, part, own in zip(segment, inside, weights, strict=True):
-        total = total + torch.lerp(own[place], own[place + 1], part)
-    return total
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, deffects: Tensor, dcrowding: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = PairGradients.zeros(ctx.weights, ctx.pairs)
+        given = deffects.contiguous(), dcrowding.contiguous()
+        kernels_for(deffects).pair_effects_backward(ctx.weights, ctx.pairs, *given, gradients)
+        of_weights = [gradient.sum(0) for gradient in gradients.tensors[:-1]]
+        return *of_weights, gradients.places, None, None, None
 
 
 class _ExpectedClicks(torch.autograd.Function):
@@ -307,3 +309,23 @@ class _ExpectedClicks(torch.autograd.Function):
         deffects = torch.zeros_like(cascade.effects)
         kernels_for(dlogits).cascade_backward(cascade, dlogits, dclicks, deffects)
         return dlogits, deffects
+
+
+class _Placed(torch.autograd.Function):
+    """What placed items add (B, N, N), from ρ c_k (B, N), s and the effects (B, N, N)."""
+
+    @staticmethod
+    def forward(ctx: Any, strengths: Tensor, scanned: float, effects: Tensor) -> Tensor:
+        strengths, added = strengths.contiguous(), torch.empty_like(effects)
+        kernels_for(effects).placed_forward(strengths, scanned, effects, added)
+        ctx.save_for_backward(strengths, effects)
+        ctx.scanned = scanned
+        return added
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dadded: Tensor) -> tuple[Tensor, None, Tensor]:
+        strengths, effects = ctx.saved_tensors
+        gradients = torch.empty_like(strengths), torch.empty_like(effects)
+        kernels_for(effects).placed_backward(strengths, ctx.scanned, effects, dadded.contiguous(), gradients)
+        return gradients[0], None, gradients[1]

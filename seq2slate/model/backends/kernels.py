@@ -12,14 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from seq2slate.model.backends import pairs as in_torch
 from seq2slate.model.backends.native import NativeKernels, native_kernels
+from seq2slate.model.backends.pairs import PairColumns, PairGradients, Pairs, PairWeights
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,32 @@ class Kernels(Protocol):
     def cascade_backward(self, cascade: Cascade, dlogits: Tensor, dclicks: Tensor, deffects: Tensor) -> None:
         """Its gradient: dlogits and dclicks (B, N) are overwritten with the whole; deffects (B, N, N) is 0 at first."""
 
+    def pair_coordinates(self, columns: PairColumns, items: Tensor, lengths: Tensor, coordinates: Tensor) -> None:
+        """Where the distances of items (N, B, I) lie between the knots: coordinates (B, D, P) are 0 at first."""
+
+    def pair_effects_forward(self, weights: PairWeights, pairs: Pairs, effects: Tensor, crowding: Tensor) -> None:
+        """Write effects (B, N, N) and crowding (B, N), which are 0 at first."""
+
+    def pair_effects_backward(
+        self, weights: PairWeights, pairs: Pairs, deffects: Tensor, dcrowding: Tensor, gradients: PairGradients
+    ) -> None:
+        """Its gradients, from those of the effects (B, N, N) and of crowding (B, N)."""
+
+    def placed_forward(self, strengths: Tensor, scanned: float, effects: Tensor, added: Tensor) -> None:
+        """Write added (B, N, N): effects times the strengths (B, N) of the first item, less `scanned` of negative ones on
+        items below it.
+        """
+
+    def placed_backward(
+        self,
+        strengths: Tensor,
+        scanned: float,
+        effects: Tensor,
+        dadded: Tensor,
+        gradients: tuple[Tensor, Tensor],
+    ) -> None:
+        """Its gradients by strengths (B, N) and effects (B, N, N), from that of added."""
+
 
 class TorchKernels:
     """The functions in PyTorch, step by step, so that nothing of size (B, K, N, D) is ever held."""
@@ -248,6 +276,42 @@ class TorchKernels:
             deffects[:, item, below] = clicks[:, item, None] * dlogits[:, below]
             dclicks[:, item] += (effects[:, item, below] * dlogits[:, below]).sum(1)
             dlogits[:, item] += dclicks[:, item] * clicks[:, item] * (1 - clicks[:, item])
+
+    def pair_coordinates(self, columns: PairColumns, items: Tensor, lengths: Tensor, coordinates: Tensor) -> None:  # noqa: D102
+        coordinates.copy_(in_torch.coordinates_of(columns, items, lengths))
+
+    def pair_effects_forward(self, weights: PairWeights, pairs: Pairs, effects: Tensor, crowding: Tensor) -> None:  # noqa: D102
+        for found, into in zip(in_torch.effects_of(weights, pairs), (effects, crowding), strict=True):
+            into.copy_(found)
+
+    def pair_effects_backward(  # noqa: D102
+        self, weights: PairWeights, pairs: Pairs, deffects: Tensor, dcrowding: Tensor, gradients: PairGradients
+    ) -> None:
+        names = ("effects", "crowding", "strengths", "constant")
+        with torch.enable_grad():
+            own = {name: getattr(weights, name).detach().requires_grad_() for name in names}
+            places = pairs.places.detach().requires_grad_()
+            effects, crowding = in_torch.effects_of(replace(weights, **own), replace(pairs, places=places))
+            total = (effects * deffects).sum() + (crowding * dcrowding).sum()
+        found = torch.autograd.grad(total, [*own.values(), places], allow_unused=True, materialize_grads=True)
+        for gradient, into in zip(found[:-1], gradients.tensors, strict=False):
+            into[:1] = gradient  # of all lists
+        gradients.places.copy_(found[-1])
+
+    def placed_forward(self, strengths: Tensor, scanned: float, effects: Tensor, added: Tensor) -> None:  # noqa: D102
+        torch.mul(effects, strengths[:, :, None] * _shares(scanned, effects), out=added)
+
+    def placed_backward(  # noqa: D102
+        self, strengths: Tensor, scanned: float, effects: Tensor, dadded: Tensor, gradients: tuple[Tensor, Tensor]
+    ) -> None:
+        counted = dadded * _shares(scanned, effects)
+        torch.sum(counted * effects, 2, out=gradients[0])
+        torch.mul(counted, strengths[:, :, None], out=gradients[1])
+
+
+def _shares(scanned: float, effects: Tensor) -> Tensor:
+    """Return (B, N, N) 1 - scanned for a negative effect on an item below, and 1 for all others."""
+    return torch.where(effects.triu(1) < 0, 1 - scanned, 1.0).to(effects)
 
 
 def sampled_items(scores: Tensor, draws: Tensor) -> Tensor:

@@ -113,6 +113,13 @@ static inline float sum_of(int64_t d, const float *restrict v) {
     return sum;
 }
 
+static inline float dot(int64_t count, const float *restrict a, const float *restrict b) {
+    float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t k = 0; k < count; k++) sum += a[k] * b[k];
+    return sum;
+}
+
 /* v^T tanh(a + b) = total - 2 sum(v / (1 + e^{2a} e^{2b})), total = sum(v), for the query of a step and the keys of four
  * items at once, which share what is loaded. Units go in fours, with one reciprocal for all of them:
  * p/w + q/x + r/y + s/z = ((px + qw) yz + (rz + sy) wx) / wxyz. */

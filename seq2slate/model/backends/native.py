@@ -34,9 +34,12 @@ if TYPE_CHECKING:
         PointerGradients,
         StepRows,
     )
+    from seq2slate.model.backends.pairs import PairColumns, PairGradients, Pairs, PairWeights
 
-_SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "native_list.c")]
-_HEADER = Path(__file__).with_name("native.h")
+_SOURCES = [
+    Path(__file__).with_name(name) for name in ("native.c", "native_coordinates.c", "native_pairs.c", "native_list.c")
+]
+_HEADERS = [Path(__file__).with_name(name) for name in ("native.h", "native_pairs.h")]
 # Infinities and NaN are looked for by their bits, where at all, so the compiler need not care for them elsewhere.
 _FLAGS = (
     *("-std=c11", "-O3", "-fPIC", "-shared"),
@@ -54,6 +57,11 @@ _SIGNATURES = {
     "pointer_backward": [_INTEGER] * 4 + [_POINTER] * 9,
     "cascade_forward": [_INTEGER, _INTEGER] + [_POINTER] * 3,
     "cascade_backward": [_INTEGER, _INTEGER] + [_POINTER] * 5,
+    "pair_coordinates": [_POINTER] + [_INTEGER] * 3 + [_POINTER] * 3,
+    "pair_effects_forward": [_POINTER] + [_INTEGER] * 2 + [_POINTER] * 5,
+    "pair_effects_backward": [_POINTER] + [_INTEGER] * 2 + [_POINTER] * 6,
+    "placed_forward": [_INTEGER] * 2 + [_NUMBER] + [_POINTER] * 3,
+    "placed_backward": [_INTEGER] * 2 + [_NUMBER] + [_POINTER] * 5,
     "lstm_encode": [_POINTER, _POINTER, _INTEGER, _INTEGER, _NUMBER] + [_POINTER] * 6,
     "lstm_decode": [_POINTER] * 3,
     "place_list": [_POINTER, _POINTER, _INTEGER, _INTEGER, ctypes.c_int, _NUMBER] + [_POINTER] * 4,
@@ -99,6 +107,44 @@ class _CDecoder(ctypes.Structure):
         ("limit", _NUMBER),
         *[(name, _POINTER) for name in ("items", "go", "w_dec", "keep", "h", "c", "wanted")],
     ]
+
+
+class CPairColumns(ctypes.Structure):
+    """The struct `pair_columns`."""
+
+    _fields_ = [
+        *[(name, _INTEGER) for name in ("columns", "knots", "median")],
+        *[(name, _NUMBER) for name in ("largest_log", "least_gap", "least")],
+        *[(name, _POINTER) for name in ("levels", "spreads", "are_logarithms", "quantiles")],
+    ]
+
+    @classmethod
+    def of(cls, by: PairColumns) -> CPairColumns:
+        """Return where C finds the numbers, which must be kept."""
+        arrays = addresses(by.levels, by.spreads, by.are_logarithms, by.quantiles)
+        sizes = len(by.levels), len(by.quantiles), by.median
+        return cls(*sizes, by.largest_log, by.least_gap, by.least, *arrays)
+
+
+class CPairWeights(ctypes.Structure):
+    """The struct `pair_weights`."""
+
+    _fields_ = [
+        *[(name, _INTEGER) for name in ("knots", "heads", "head_width")],
+        *[(name, _NUMBER) for name in ("sharpness", "constant", "least")],
+        *[(name, _POINTER) for name in ("effects", "crowding", "strengths")],
+    ]
+
+    @classmethod
+    def of(cls, weights: PairWeights) -> CPairWeights:
+        """Return where C finds the weights, which must be kept."""
+        sizes = weights.effects.shape[1], len(weights.strengths), weights.head_width
+        numbers = weights.sharpness, float(weights.constant), weights.least
+        return cls(*sizes, *numbers, *addresses(weights.effects, weights.crowding, weights.strengths))
+
+
+class _CPairGradients(ctypes.Structure):
+    _fields_ = [(name, _POINTER) for name in ("effects", "crowding", "strengths", "constant", "places")]
 
 
 class NativeKernels:
@@ -159,6 +205,37 @@ class NativeKernels:
     def cascade_backward(self, cascade: Cascade, dlogits: Tensor, dclicks: Tensor, deffects: Tensor) -> None:  # noqa: D102
         arrays = addresses(cascade.effects, cascade.clicks, dlogits, dclicks, deffects)
         self.library.cascade_backward(*cascade.logits.shape, *arrays)
+
+    def pair_coordinates(self, columns: PairColumns, items: Tensor, lengths: Tensor, coordinates: Tensor) -> None:  # noqa: D102
+        n_items, n_lists, width = items.shape
+        own, arrays = CPairColumns.of(columns), addresses(lengths, items, coordinates)
+        _check_memory(self.library.pair_coordinates(ctypes.byref(own), n_lists, n_items, width, *arrays))
+
+    def pair_effects_forward(self, weights: PairWeights, pairs: Pairs, effects: Tensor, crowding: Tensor) -> None:  # noqa: D102
+        own, arrays = CPairWeights.of(weights), addresses(*pairs.tensors, effects, crowding)
+        _check_memory(self.library.pair_effects_forward(ctypes.byref(own), *crowding.shape, *arrays))
+
+    def pair_effects_backward(  # noqa: D102
+        self, weights: PairWeights, pairs: Pairs, deffects: Tensor, dcrowding: Tensor, gradients: PairGradients
+    ) -> None:
+        own, arrays = CPairWeights.of(weights), addresses(*pairs.tensors, deffects, dcrowding)
+        into = _CPairGradients(*addresses(*gradients.tensors))
+        _check_memory(
+            self.library.pair_effects_backward(ctypes.byref(own), *dcrowding.shape, *arrays, ctypes.byref(into))
+        )
+
+    def placed_forward(self, strengths: Tensor, scanned: float, effects: Tensor, added: Tensor) -> None:  # noqa: D102
+        self.library.placed_forward(*strengths.shape, scanned, *addresses(strengths, effects, added))
+
+    def placed_backward(  # noqa: D102
+        self,
+        strengths: Tensor,
+        scanned: float,
+        effects: Tensor,
+        dadded: Tensor,
+        gradients: tuple[Tensor, Tensor],
+    ) -> None:
+        self.library.placed_backward(*strengths.shape, scanned, *addresses(strengths, effects, dadded, *gradients))
 
     # Whole loops over the steps of one LSTM layer, without gradients
 
@@ -268,7 +345,7 @@ def _compiled(target: Path, compiler: str, wishes: tuple[str, ...]) -> Path:
 
 def _fingerprint(compiler: str, wishes: tuple[str, ...]) -> str:
     parts = (
-        *(path.read_text() for path in (_HEADER, *_SOURCES)),
+        *(path.read_text() for path in (*_HEADERS, *_SOURCES)),
         compiler,
         *_FLAGS,
         *wishes,

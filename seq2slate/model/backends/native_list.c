@@ -1,7 +1,7 @@
 /* One list at a time, from raw columns to a slate, for a service that answers one request after another: here the overhead of
  * many small calls would take longer than the work. Products are of a single row with a matrix where they can be, and take as
  * long as reading the matrix does. */
-#include "native.h"
+#include "native_pairs.h"
 
 #define REGISTER 16 /* floats handled at once where nothing is kept between them */
 #define ROWS_AT_ONCE 8 /* of a matrix that meets a single row */
@@ -58,13 +58,22 @@ typedef struct {
     const int64_t *places;
 } scaling;
 
-/* A network with one LSTM layer as its encoder and one as its decoder. prior (positions) may be null; arguments of
- * the pointer are clamped to ±limit. */
+/* `PairwiseInteraction` in Python; heads (inputs, heads * head_width). */
+typedef struct {
+    pair_columns columns;
+    pair_weights weights;
+    const float *relevance, *heads;
+    float offset, scanned, placed;
+} pairwise;
+
+/* A network with one LSTM layer as its encoder and one as its decoder. prior (positions) and pairwise may be null; arguments of
+ * the pointer are clamped to ±limit. v and what placed items add have been multiplied by the strength. */
 typedef struct {
     lstm encoder, decoder;
     const float *w_enc, *w_dec, *go, *v, *prior;
     int64_t positions;
-    float limit;
+    float limit, strength;
+    const pairwise *pairwise;
     const scaling *scaling;
 } list_network;
 
@@ -109,6 +118,35 @@ static void scale(const scaling *by, int64_t n, int has_missing, const float *re
             if (is_nan(row[k])) scaled[k] = by->imputed[k];
         for (int64_t k = 0; k < by->indicators; k++) scaled[f + k] = (float)is_nan(row[by->places[k]]);
     }
+}
+
+/* The terms of the score that compare items x (n, f): bias (n), which holds the prior, and added (n, n). Returns PLACED, NO_MEMORY,
+ * or NOT_FINITE if some distance is too large. */
+static int compare_items(gemm_function *gemm, const pairwise *net, int64_t n, int64_t f, const float *x, float *bias,
+                         float *added) {
+    const int has_distances = net->columns.columns > 0 && n > 1;
+    const int64_t stride = column_stride(n), places = net->weights.heads * net->weights.head_width;
+    const int64_t first = has_distances ? coordinate_memory(&net->columns, n) : 0;
+    float *memory = malloc((size_t)(first + (has_distances ? DISTANCES * pairs_of(n) : 0) + 2 * places * stride + 3 * stride) *
+                           sizeof(float));
+    if (!memory) return NO_MEMORY;
+    float *coordinates = memory + first, *own = coordinates + (has_distances ? DISTANCES * pairs_of(n) : 0);
+    float *unplaced = own + places * stride, *crowding = unplaced + places * stride, *logits = crowding + stride;
+    float *clicks = logits + stride;
+    if (has_distances && !coordinates_of_list(&net->columns, n, n, f, x, memory, added, coordinates)) {
+        free(memory);
+        return NOT_FINITE;
+    }
+    product(gemm, n, places, f, x, net->heads, 0.0f, unplaced);
+    place_heads(&net->weights, n, unplaced, own);
+    effects_of_list(&net->weights, n, n, has_distances ? coordinates : NULL, own, added, crowding);
+    for (int64_t i = 0; i < n; i++) bias[i] += net->offset + crowding[i] + dot(f, x + i * f, net->relevance), logits[i] = bias[i];
+    cascade(n, added, logits, clicks);
+    for (int64_t i = 0; i < n; i++) bias[i] += net->scanned * (logits[i] < bias[i] ? logits[i] - bias[i] : 0.0f);
+    for (int64_t i = 0; i < n; i++) clicks[i] *= net->placed;
+    add_when_placed(n, net->scanned, clicks, added, added);
+    free(memory);
+    return PLACED;
 }
 
 /* Read x (n, inputs): outputs (n + 1, d) after a first row of zeros, c (2, d) with the last state in row n % 2, and the factors
@@ -161,10 +199,11 @@ int place_list(gemm_function *gemm, const list_network *net, int64_t n, int64_t 
     const int64_t given = n * (is_raw ? net->scaling->columns : f);
     const int has_missing = !is_finite(given, features);
     if (has_missing && !(is_raw && net->scaling->imputes && !has_infinity(given, features))) return NOT_FINITE;
-    float *memory = calloc((size_t)(n * f + 2 * n + (2 * n + 1) * d + 4 * d + steps * n + n * 4 * d + 5 * d), sizeof(float));
+    float *memory = calloc((size_t)(n * f + n + (2 * n + 1) * d + 4 * d + steps * n + n * 4 * d + 5 * d), sizeof(float));
+    float *added = net->pairwise ? malloc((size_t)(n * n) * sizeof(float)) : NULL;
     uint8_t *left = malloc((size_t)n);
-    if (!memory || !left) {
-        free(memory), free(left);
+    if (!memory || !left || (net->pairwise && !added)) {
+        free(memory), free(added), free(left);
         return NO_MEMORY;
     }
     float *scaled = memory, *bias = scaled + n * f, *outputs = bias + n, *keys = outputs + (n + 1) * d, *c = keys + n * d;
@@ -173,14 +212,17 @@ int place_list(gemm_function *gemm, const list_network *net, int64_t n, int64_t 
     int outcome = PLACED;
     if (is_raw) scale(net->scaling, n, has_missing, features, scaled), x = scaled;
     for (int64_t i = 0; net->prior && i < n; i++) bias[i] = net->prior[i < net->positions ? i : net->positions - 1];
+    if (net->pairwise) outcome = compare_items(gemm, net->pairwise, n, f, x, bias, added);
+    for (int64_t i = 0; net->strength != 1.0f && i < n; i++)
+        bias[i] = net->strength * bias[i] - (1.0f - net->strength) * log1pf((float)i);
     if (outcome == PLACED) {
         encode_list(gemm, net, n, x, rest, outputs, c, keys);
         memcpy(h + n % 2 * d, outputs + n * d, d * sizeof(float));
         memset(left, 1, (size_t)n);
         const decoding now = {.lists = 1, .n = n, .d = d, .steps = steps, .sharpness = sharpness, .keys = keys, .v = net->v,
-                              .draws = draws, .bias = bias, .left = left, .scores = scores, .slates = slate};
+                              .draws = draws, .interaction = added, .bias = bias, .left = left, .scores = scores, .slates = slate};
         outcome = decode_list(gemm, net, &now, x, rest, h, c, log_probabilities);
     }
-    free(memory), free(left);
+    free(memory), free(added), free(left);
     return outcome;
 }

@@ -19,9 +19,9 @@ from seq2slate.data.lists import Batch, FloatArray, IntArray
 from seq2slate.data.ranker import empty_slates
 from seq2slate.model.backends.backend import NativeBackend, Placed, RawList
 from seq2slate.model.backends.kernels import KERNELS
-from seq2slate.model.backends.native import CLstm, NativeKernels, addresses
+from seq2slate.model.backends.native import CLstm, CPairColumns, CPairWeights, NativeKernels, addresses
 from seq2slate.model.decoders import Sequential
-from seq2slate.model.interactions import PARAM_SCALE, NoInteraction
+from seq2slate.model.interactions import PARAM_SCALE, NoInteraction, PairwiseInteraction
 from seq2slate.model.layers import LIMIT
 from seq2slate.model.network import InputLists, SlateNetwork
 from seq2slate.model.slate_model import SlateModel
@@ -60,7 +60,7 @@ class SingleListBackend(NativeBackend):
             return f"the encoder is not one LSTM layer that reads forwards (encoder={config.encoder!r})"
         if network.decoder.lstm is None or type(network.decoder) is not Sequential:
             return f"the decoder is not one LSTM layer that places items one by one (decoder={config.decoder!r})"
-        if type(network.interaction) is not NoInteraction:
+        if type(network.interaction) not in (NoInteraction, PairwiseInteraction):
             return f"the interaction {config.interaction!r} is not written in C"
         return None
 
@@ -104,13 +104,22 @@ class _CScaling(ctypes.Structure):
     ]
 
 
+class _CPairwise(ctypes.Structure):
+    _fields_ = [
+        ("columns", CPairColumns),
+        ("weights", CPairWeights),
+        *[(name, ctypes.c_void_p) for name in ("relevance", "heads")],
+        *[(name, ctypes.c_float) for name in ("offset", "scanned", "placed")],
+    ]
+
+
 class _CNetwork(ctypes.Structure):
     _fields_ = [
         *[(name, CLstm) for name in ("encoder", "decoder")],
         *[(name, ctypes.c_void_p) for name in ("w_enc", "w_dec", "go", "v", "prior")],
         ("positions", ctypes.c_int64),
-        ("limit", ctypes.c_float),
-        *[(name, ctypes.c_void_p) for name in ("scaling",)],
+        *[(name, ctypes.c_float) for name in ("limit", "strength")],
+        *[(name, ctypes.c_void_p) for name in ("pairwise", "scaling")],
     ]
 
 
@@ -128,8 +137,9 @@ class _ListProgram:
         )
         self._inputs, self._raw_inputs = network.n_inputs, len(columns.names)
         self._kept: list[object] = []  # what C has the address of
-        others = [weights.detach() for weights in (network.w_enc, network.w_dec, network.go, network.v)]
-        prior = None if network.prior is None else _scaled(network.prior)
+        strength, v = float(network.strength), network.strength * network.v
+        others = [weights.detach() for weights in (network.w_enc, network.w_dec, network.go, v)]
+        prior, interaction = None if network.prior is None else _scaled(network.prior), network.interaction
         self._kept += [encoder, decoder, *others]
         self._network = _CNetwork(
             CLstm.of(encoder),
@@ -138,6 +148,10 @@ class _ListProgram:
             None if prior is None else self._kept_numbers(prior),
             0 if prior is None else len(prior),
             LIMIT,
+            strength,
+            self._kept_structure(self._pairwise(interaction, strength))
+            if isinstance(interaction, PairwiseInteraction)
+            else None,
             self._kept_structure(self._scaling(columns)),
         )
         self._address = ctypes.addressof(self._network)
@@ -175,6 +189,20 @@ class _ListProgram:
             *numbers,
             _address_of(places),
         )
+
+    def _pairwise(self, interaction: PairwiseInteraction, strength: float) -> _CPairwise:
+        with torch.no_grad():
+            columns, weights = interaction.columns, interaction.weights
+            offset, scanned, placed = (float(interaction.number(name)) for name in ("offset", "scanned", "placed"))
+        numbers = [offset, scanned, strength * placed]
+        self._kept += [columns, weights]
+        for tensor in (weights.effects, weights.crowding, weights.strengths, weights.constant):
+            _check_finite(tensor.numpy())
+        _check_finite(np.array(numbers))
+        where = [
+            self._kept_numbers(each) for each in (_scaled(interaction.relevance), interaction.heads.detach().numpy())
+        ]
+        return _CPairwise(CPairColumns.of(columns), CPairWeights.of(weights), *where, *numbers)
 
     def _kept_numbers(self, numbers: FloatArray) -> int | None:
         self._kept.append(copy := np.array(numbers, np.float32, order="C"))

@@ -1,0 +1,202 @@
+"""Pairs of items: what their kernels read and write, and how PyTorch runs them. `model.interactions` has the formulas.
+
+Shapes: B lists, N items, P pairs, D distances, Q knots, H heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PairColumns:
+    """The numeric columns whose distances are compared, F of them, and how."""
+
+    levels: Tensor
+    """(F,) raw values are level + spread · scaled,"""
+    spreads: Tensor
+    """(F,)"""
+    are_logarithms: Tensor
+    """(F,) bool; or the signed exponential of that, less 1."""
+    largest_log: float
+    """Logarithms are clamped to ± this."""
+    quantiles: Tensor
+    """(Q,) float64, the quantiles of distances that are knots."""
+    median: int
+    """Which of them is the median."""
+    least_gap: float
+    """Knots are apart by at least this part of the median."""
+    least: float
+    """No median and no length is smaller."""
+
+
+@dataclass(frozen=True)
+class PairWeights:
+    """What the distances of a pair, D of them, and its heads, H of them, do to the log-odds of a click."""
+
+    effects: Tensor
+    """(D, Q) at the knots."""
+    crowding: Tensor
+    """(D, Q) at the knots, the same for the mean over the other items."""
+    strengths: Tensor
+    """(H,) of the heads."""
+    constant: Tensor
+    """() of every pair."""
+    head_width: int
+    """Dimensions of a head."""
+    sharpness: float
+    """How fast the effect of a head falls with the squared distance."""
+    least: float
+    """No mean squared distance of a head is smaller."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The pairs of the items of B lists of at most N items. P = N (N - 1) / 2: pairs i < k, row by row."""
+
+    lengths: Tensor
+    """(B,) the items of each list."""
+    coordinates: Tensor | None
+    """(B, D, P) where their distances lie between the knots; 0 for padding. None if there are no columns."""
+    places: Tensor
+    """(B, H, N, head_width) by the heads: centred, with a mean squared distance of 1."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor | None, Tensor]:
+        """All of them."""
+        return self.lengths, self.coordinates, self.places
+
+
+@dataclass(frozen=True)
+class PairGradients:
+    """Gradients, list by list; all are 0 at first, and written."""
+
+    effects: Tensor
+    """(B, D, Q)"""
+    crowding: Tensor
+    """(B, D, Q)"""
+    strengths: Tensor
+    """(B, H)"""
+    constant: Tensor
+    """(B,)"""
+    places: Tensor
+    """(B, H, N, head_width)"""
+
+    @classmethod
+    def zeros(cls, weights: PairWeights, pairs: Pairs) -> PairGradients:
+        """Return gradients to be written."""
+
+        def of_lists(weight: Tensor) -> Tensor:
+            return weight.new_zeros(len(pairs.lengths), *weight.shape)
+
+        by_knots = of_lists(weights.effects), of_lists(weights.crowding)
+        return cls(*by_knots, of_lists(weights.strengths), of_lists(weights.constant), torch.zeros_like(pairs.places))
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All of them."""
+        return self.effects, self.crowding, self.strengths, self.constant, self.places
+
+
+# In PyTorch
+
+
+def coordinates_of(columns: PairColumns, items: Tensor, lengths: Tensor) -> Tensor:
+    """Return (B, D, P) where the distances of items (N, B, I), by their first columns, lie between the knots."""
+    n_items = len(items)
+    mask = torch.arange(n_items, device=items.device) < lengths[:, None]
+    dense = items[:, :, : len(columns.levels)].transpose(0, 1).where(mask[:, :, None], 0.0)
+    first, second = _indices(n_items, items.device)
+    real = mask[:, second]
+    found = [_between_knots(columns, d[:, first, second], real) for d in _distances(columns, dense, mask)]
+    return torch.stack(found, dim=1).where(real[:, None], 0.0)
+
+
+def effects_of(weights: PairWeights, pairs: Pairs) -> tuple[Tensor, Tensor]:
+    """Return (B, N, N) the effects of each pair, 0 for an item and itself, and (B, N) the crowding."""
+    n_items, lengths = pairs.places.shape[2], pairs.lengths
+    first, second = _indices(n_items, lengths.device)
+    effects = weights.constant + _head_effects(weights, pairs.places)[:, first, second]
+    crowds = torch.zeros_like(effects)
+    if pairs.coordinates is not None:
+        effects = effects + _interpolated(pairs.coordinates, weights.effects)
+        crowds = _interpolated(pairs.coordinates, weights.crowding)
+    real = second < lengths[:, None]
+    crowding = _both_ways(crowds * real, n_items).sum(2) / (lengths[:, None] - 1).clamp(min=1)
+    return _both_ways(effects * real, n_items), crowding
+
+
+def _indices(n_items: int, device: torch.device) -> Tensor:
+    return torch.triu_indices(n_items, n_items, 1, device=device)
+
+
+def _both_ways(values: Tensor, n_items: int) -> Tensor:
+    """Return (B, N, N) from values (B, P) of the pairs."""
+    first, second = _indices(n_items, values.device)
+    upper = values.new_zeros(len(values), n_items, n_items)
+    upper[:, first, second] = values
+    return upper + upper.transpose(1, 2)
+
+
+def _distances(columns: PairColumns, dense: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (B, N, N) the raw and scaled distances and the angles of dense columns (B, N, F)."""
+    raw = columns.levels + columns.spreads * dense
+    exponential = raw.sign() * raw.abs().clamp(max=columns.largest_log).expm1()
+    raw = torch.where(columns.are_logarithms, exponential, raw)
+    mean = (dense * mask[:, :, None]).sum(1, keepdim=True) / mask.sum(1).clamp(min=1)[:, None, None]
+    centred = (dense - mean) * mask[:, :, None]
+    unit = centred / centred.norm(dim=2, keepdim=True).clamp(min=columns.least)
+    return _squared_distances(raw), _squared_distances(dense), _squared_distances(unit) / 2
+
+
+def _squared_distances(places: Tensor) -> Tensor:
+    """Return (B, N, N) from places (B, N, F): by differences, so that equal rows have a distance of exactly 0."""
+    return torch.cdist(places, places, compute_mode="donot_use_mm_for_euclid_dist") ** 2
+
+
+def _between_knots(columns: PairColumns, distances: Tensor, real: Tensor) -> Tensor:
+    """Return (B, P) the place of each distance between the knots of its list: 0 at the first, Q - 1 at the last."""
+    if not distances.shape[1]:
+        return distances
+    knots = _knots(columns, distances, real)
+    segment = torch.searchsorted(knots, distances, right=True).sub_(1).clamp_(0, knots.shape[1] - 2)
+    low, high = knots.gather(1, segment), knots.gather(1, segment + 1)
+    widths = (high - low).clamp(min=torch.finfo(low.dtype).tiny)  # 0 if the gap is lost to rounding
+    return segment + ((distances - low) / widths).clamp(0, 1)
+
+
+def _knots(columns: PairColumns, distances: Tensor, real: Tensor) -> Tensor:
+    """Return (B, Q) the quantiles of the distances (B, P) of each list, moved apart where they are equal."""
+    counts = real.sum(1, keepdim=True)
+    ordered = distances.masked_fill(~real, torch.inf).sort(dim=1).values
+    wanted = columns.quantiles.to(distances) * (counts - 1).clamp(min=0)
+    below = wanted.floor().long()
+    low, high = ordered.gather(1, below), ordered.gather(1, (below + 1).clamp(max=ordered.shape[1] - 1))
+    quantiles = torch.where(below + 1 < counts, low + (wanted - below) * (high - low), low).where(counts > 0, 0.0)
+    median = quantiles[:, columns.median].clamp(min=columns.least)
+    for knot in range(1, quantiles.shape[1]):
+        before = quantiles[:, knot - 1]
+        quantiles[:, knot] = torch.maximum(
+            quantiles[:, knot], before + columns.least_gap * torch.maximum(median, before)
+        )
+    return quantiles
+
+
+def _interpolated(coordinates: Tensor, weights: Tensor) -> Tensor:
+    """Return (B, P) the sum over distances of the piecewise linear functions with weights (D, Q) at the knots."""
+    segment = coordinates.long().clamp(max=weights.shape[1] - 2)
+    inside = coordinates - segment
+    parts = [
+        torch.lerp(own[segment[:, d]], own[segment[:, d] + 1], inside[:, d]) for d, own in enumerate(weights.unbind())
+    ]
+    return torch.stack(parts).sum(0)
+
+
+def _head_effects(weights: PairWeights, places: Tensor) -> Tensor:
+    """Return (B, N, N) Σ_h γ_h exp(-sharpness · distance)."""
+    squares = (places**2).sum(3)
+    distances = squares[..., :, None] + squares[..., None, :] - 2 * places @ places.transpose(2, 3)
+    return (weights.strengths[:, None, None] * torch.exp(-weights.sharpness * distances.clamp(min=0))).sum(1)
