@@ -184,7 +184,7 @@ class ReferenceNetwork:
 
         def added(k: int, i: int) -> Tensor:
             effect = self.number("placed") * clicks[k] * effects[k][i]
-            return (1 - scanned) * effect if k < i and effect < 0 else effect
+            return (1 - scanned) * effect if k < i and effects[k][i] < 0 else effect
 
         starts = [appeal + scanned * min(odd - appeal, zero) for appeal, odd in zip(appeals, odds, strict=True)]
         return starts, [[added(k, i) for i in range(n)] for k in range(n)]

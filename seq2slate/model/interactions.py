@@ -39,8 +39,8 @@ Training maximises the likelihood of the logged clicks, each given those above i
 clicked items k above i. There is no dropout here: a column that comes and goes would blur every distance.
 
 These formulas are written again in C (`backends/native_coordinates.c`, `native_pairs.c` and `native_list.c`, weights in
-`single_list.py`) and in ONNX (`backends/onnx_pairwise.py`): change all of them together; tests/test_backends.py compares
-them.
+`single_list.py`) and in ONNX (`backends/onnx_pairwise.py`): change all of them together; tests/test_backends.py
+compares them.
 
 B lists, N items, I input columns, F numeric columns.
 """

@@ -149,6 +149,9 @@ class SlateNetwork(nn.Module):
         config: Its shape.
     """
 
+    strength: Tensor
+    """() τ: 1 is the network, and 0 the base order."""
+
     def __init__(self, sizes: InputSizes, config: NetworkConfig) -> None:
         super().__init__()
         self.sizes, self.config = sizes, config
@@ -197,9 +200,10 @@ class SlateNetwork(nn.Module):
             memory, states = self.encoder(items, mask, drop)
             keys = Keys.of(drop(memory).transpose(0, 1) @ self.w_enc)
             keep = self._keep(memory, generator)
-        terms, v = self.interaction(vectors, mask, self._prior(mask)), self.v
-        if self.strength != 1:
-            terms, v = self._mixed_with_base_order(terms, mask), self.strength * v
+        terms = self.interaction(vectors, mask, self._prior(mask))
+        if self.strength == 1:
+            return Encoded(items, mask, keys, states, terms, self.go, self.w_dec, self.v, keep)
+        terms, v = self._mixed_with_base_order(terms, mask), self.strength * self.v
         return Encoded(items, mask, keys, states, terms, self.go, self.w_dec, v, keep)
 
     def _mixed_with_base_order(self, terms: ScoreTerms, mask: Tensor) -> ScoreTerms:

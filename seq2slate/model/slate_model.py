@@ -127,8 +127,8 @@ class SlateModel:
         try:
             transform = FeatureTransform.from_json(saved.features)
             network = SlateNetwork(InputSizes.of(transform), NetworkConfig(**saved.config["network"]))
-            weights = {name: torch.from_numpy(array) for name, array in saved.weights.items()}
-            network.load_state_dict({"strength": torch.ones(())} | weights)
+            tensors = {name: torch.from_numpy(array) for name, array in saved.weights.items()}
+            network.load_state_dict({"strength": torch.ones(())} | tensors)
         except UsageError as error:
             raise DataError(f"{error}: train this model again, or open it with the version that wrote it") from error
         except (KeyError, TypeError, RuntimeError) as error:

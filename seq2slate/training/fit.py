@@ -145,8 +145,9 @@ def advice(history: History, config: TrainingConfig, n_lists: int) -> str | None
 
 def _longer(config: TrainingConfig, epochs: int, times: int) -> str:
     """Return the options of a run that takes so many times the epochs."""
-    steps = "" if config.steps is None else f", steps={times * config.steps}"
-    return f"epochs={times * epochs}{steps}"
+    if config.steps is None:
+        return f"epochs={times * config.epochs}"
+    return f"epochs={max(config.epochs, times * epochs)}, steps={times * config.steps}"
 
 
 def run_training(

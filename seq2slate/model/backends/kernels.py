@@ -182,9 +182,7 @@ class Kernels(Protocol):
         """Its gradients, from those of the effects (B, N, N) and of crowding (B, N)."""
 
     def placed_forward(self, strengths: Tensor, scanned: float, effects: Tensor, added: Tensor) -> None:
-        """Write added (B, N, N): effects times the strengths (B, N) of the first item, less `scanned` of negative ones on
-        items below it.
-        """
+        """Write added (B, N, N): effects · strengths (B, N) of the first item, less `scanned` of harm to lower ones."""
 
     def placed_backward(
         self,

@@ -53,8 +53,8 @@ def pairwise_terms(
         appeal = appeal + prior
     logits, clicks = _expected_clicks(lists, appeal, effects)
     bias = graph.where(lists.mask, appeal + (logits - appeal).op("Min", 0.0) * numbers["scanned"], 0.0)
-    by_placed = (clicks * numbers["placed"]).unsqueeze(2) * effects
-    return bias, by_placed - by_placed.op("Trilu", 1, upper=1).op("Min", 0.0) * numbers["scanned"]
+    harm = effects.op("Trilu", 1, upper=1).op("Min", 0.0)  # to the items below
+    return bias, (clicks * numbers["placed"]).unsqueeze(2) * (effects - harm * numbers["scanned"])
 
 
 def _click_model(
