@@ -109,6 +109,8 @@ class TrainingConfig:
     """Lists in a step."""
     learning_rate: float = 3e-4
     """Adam learning rate."""
+    embedding_rate: float = 1.0
+    """The learning rate of embeddings is so many times that of the other weights."""
     decay: float = 0.96
     """The learning rate is multiplied by this every `decay_steps` steps."""
     decay_steps: int = 1000
@@ -146,7 +148,7 @@ class TrainingConfig:
             count = getattr(self, name)
             if count is not None and count < 1:
                 raise UsageError(f"{name} must be at least 1, got {count}")
-        for name in ("learning_rate", "decay", "clip_norm", "gamma"):
+        for name in ("learning_rate", "embedding_rate", "decay", "clip_norm", "gamma"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise UsageError(f"{name} must be a number above 0, got {value}")
@@ -191,6 +193,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "hidden": 64,
         "dropout": 0.5,
         "learning_rate": 2e-4,
+        "embedding_rate": 10.0,
         "base_prior": True,
         "interaction": "pairwise",
         "policy": "sampling",

@@ -484,7 +484,7 @@ def random_network(sizes: InputSizes, config: NetworkConfig, seed: int, spread: 
 def randomise(network: SlateNetwork, seed: int, spread: float = 0.7) -> None:
     """Draw all weights uniformly from ±spread; networks with a prior are mixed with the base order."""
     generator = torch.Generator().manual_seed(seed)
-    network.strength.fill_(0.6 if network.config.base_prior else 1.0)
+    network.strength.fill_(0.625 if network.config.base_prior else 1.0)
     for name, weight in network.named_parameters():
         reach = spread / PARAM_SCALE if name.startswith(("interaction", "prior")) else spread
         weight.uniform_(-reach, reach, generator=generator)

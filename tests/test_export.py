@@ -154,6 +154,7 @@ def test_other_log_probabilities_are_refused_though_the_slates_are_equal() -> No
     lists = lists_for("base prior")
     model = model_for("base prior", lists)
     assert model.network.prior is not None
+    model.network.strength.fill_(1.0)
     model.network.v.zero_()
     model.network.prior.copy_(-torch.arange(64.0) / 30)
     other = exported(model)

@@ -268,7 +268,7 @@ def test_weights_that_are_no_numbers_are_an_error_and_not_a_slate(draw: bool) ->
         choose_backend(model).slate(lists[8].features, generator=torch.Generator() if draw else None)
 
 
-@pytest.mark.parametrize("value", [300.0, 1e20, 3e38])
+@pytest.mark.parametrize("value", [1e20, 3e38])
 def test_features_that_are_too_large_to_compare_are_an_error_and_not_a_slate(value: float) -> None:
     lists = ItemLists(np.random.default_rng(0).normal(size=(12, 4)), [0, 12])
     network = SlateModel.create(lists, NetworkConfig(hidden=8, interaction="pairwise")).network
@@ -279,7 +279,7 @@ def test_features_that_are_too_large_to_compare_are_an_error_and_not_a_slate(val
 
 
 @pytest.mark.parametrize(
-    ("weights", "value"), [("v", 3e38), ("interaction.bends", -3.0), ("interaction.log_weights", 3.0)]
+    ("weights", "value"), [("v", 3e38), ("interaction.effects", 3e37), ("interaction.relevance", 3e37)]
 )
 def test_weights_that_are_too_large_are_not_served(weights: str, value: float, tmp_path: Path) -> None:
     model = model_for("pairwise and prior", lists_for("pairwise and prior"))
@@ -291,7 +291,7 @@ def test_weights_that_are_too_large_are_not_served(weights: str, value: float, t
 
 
 def test_an_empty_request_gets_an_empty_slate() -> None:
-    for variant in ("paper", "similarity", "gru", "one-step"):
+    for variant in ("paper", "pairwise", "gru", "one-step"):
         slate, logs = choose_backend(model_for(variant, lists_for(variant))).slate([])
         assert (slate.shape, logs.shape) == ((0,), (0,))
 

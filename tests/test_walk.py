@@ -7,12 +7,12 @@ import pytest
 from benchmarks.checkouts import ROOT
 from benchmarks.walk import TITLES, Walk, walks
 
-MOST_MODULES = {"training": 31, "request": 13}
+MOST_MODULES = {"training": 32, "request": 13}
 MOST_FILE_CHANGES_OF_A_REQUEST = 40
 """The walks may only get shorter: lower these when they do, and raise them only for a new stage of the flow.
 
-Training: the roles of columns (roles, plan, assembly, inputs), the search for leaks (checks) and the base order beside
-the model (ranker) came after the first 25. A request: admission came after the first 12.
+Training: the roles of columns (roles, plan, assembly, inputs), the search for leaks (checks), the base order beside the
+model (ranker) and pairs of items (pairs) came after the first 25. A request: admission came after the first 12.
 """
 
 

@@ -36,7 +36,7 @@ from seq2slate.estimator import check_labels
 from seq2slate.evaluation.statistics import randomisation_test
 from seq2slate.html import table
 from seq2slate.metrics import Measure, measure_ranker
-from seq2slate.model.network import InputLists
+from seq2slate.model.network import InputLists, SlateNetwork
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.progress import TrainingProgress
 from seq2slate.saving import FORMAT
@@ -215,7 +215,9 @@ class _Run:
         self.epochs = _n_epochs(config, len(self.train_lists))
         self.watch = TrainingProgress(self.epochs, self.aim, config.measure, self.base, quiet=quiet)
         self.network = model.network
-        self.optimiser = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate, weight_decay=config.l2)
+        self.optimiser = torch.optim.Adam(
+            _groups(self.network, config), lr=config.learning_rate, weight_decay=config.l2
+        )
         self.objective = Objective(config)
         self.generator = torch.Generator(model.device).manual_seed(config.seed)
         self.progress = Progress()
@@ -298,7 +300,7 @@ class _Run:
         progress, device = self.progress, self.model.device
         rate = self._learning_rate()
         for group in self.optimiser.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["factor"]
         batch = inputs.batch(index).to(device)
         surrogate, values = self.objective(self.network, batch, inputs.pad(labels, index).to(device), self.generator)
         self._check_finite("loss", surrogate, index, rate)
@@ -437,6 +439,14 @@ def _useful_lists(lists: ItemLists) -> ItemLists:
     if not useful.any():
         raise DataError("no training list has both a positive and a second item: there is nothing to learn from")
     return lists[useful]
+
+
+def _groups(network: SlateNetwork, config: TrainingConfig) -> list[dict[str, Any]]:
+    """Return the parameters of the optimiser in two groups: embeddings may learn faster, as most steps pass them by."""
+    tables = [*network.embeddings.parameters(), *network.context_embeddings.parameters()]
+    known = {id(table) for table in tables}
+    others = [parameter for parameter in network.parameters() if id(parameter) not in known]
+    return [{"params": others, "factor": 1.0}, {"params": tables, "factor": config.embedding_rate}]
 
 
 def _n_epochs(config: TrainingConfig, n_lists: int) -> int:

@@ -309,7 +309,7 @@ class TorchKernels:
 
 def _shares(scanned: float, effects: Tensor) -> Tensor:
     """Return (B, N, N) 1 - scanned for a negative effect on an item below, and 1 for all others."""
-    return torch.where(effects.triu(1) < 0, 1 - scanned, 1.0).to(effects)
+    return torch.ones_like(effects).masked_fill_(effects.triu(1) < 0, 1 - scanned)
 
 
 def sampled_items(scores: Tensor, draws: Tensor) -> Tensor:

@@ -8,6 +8,7 @@
 #define FEW 32 /* values that are sorted at once */
 #define OCTAVES 20 /* below the largest of some values which have bins of their own; the rest shares one */
 #define CANCELLED 0.1f /* the part of a distance below which what is left of a difference has lost too many digits */
+#define LONG 0.03f /* rows so long that the rounding of their lengths, about 1e-7 of them, is 1e-5 of what is left */
 
 /* Distances */
 
@@ -90,7 +91,7 @@ static int angles_from_distances(int64_t n, const float *restrict lengths, float
 #pragma omp simd reduction(| : lost)
         for (int64_t k = 0; k < n - 1 - i; k++) {
             const float gap = own - other[k], left = row[k] - gap * gap;
-            lost |= left < CANCELLED * row[k] || own < least || other[k] < least;
+            lost |= left < CANCELLED * row[k] || left < LONG * own * fabsf(gap) || own < least || other[k] < least;
             row[k] = left / (2.0f * own * other[k]);
         }
     }
