@@ -129,7 +129,7 @@ class TrainingConfig:
     """What chooses the best epoch on the validation lists: the measure, or the likelihood of their clicks, which is
     less noisy and needs a network with an interaction."""
     patience: int = 5
-    """Early stopping: epochs without a better one before training ends, and at least a quarter of all epochs."""
+    """Early stopping: epochs without a better one before training ends; with `steps` at least a quarter of all."""
     falls_back: bool = False
     """Whether the base order is a candidate, too: the scores are mixed with it as far as that is better on the
     validation lists, and the model is the base order if it does not gain anything there."""

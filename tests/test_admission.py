@@ -1,8 +1,12 @@
 """Admission: who waits, who is refused, and in which order requests begin."""
 
 import asyncio
+import socket
 import time
 
+import pytest
+
+from seq2slate.serving.accepting import _refuse
 from seq2slate.serving.admission import Admission, Ticket
 
 
@@ -72,3 +76,15 @@ def test_requests_that_wait_and_those_in_flight_are_limited_together() -> None:
     admission = Admission(10)
     admission.in_flight = 7
     assert len(admitted(admission)) == 3
+
+
+@pytest.mark.parametrize(("length", "is_refused"), [(b"2", True), (b"3", False), (b"9" * 5000, False), (b"x", False)])
+def test_only_a_request_that_is_whole_is_refused_on_the_spot(length: bytes, is_refused: bool) -> None:
+    """Others are read by the connection, which has limits for lengths that are too large or no numbers."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b"POST /v1/rerank HTTP/1.1\r\nContent-Length: " + length + b"\r\n\r\n{}")
+        assert _refuse(ours) is is_refused
+        theirs.settimeout(5)
+        if is_refused:
+            assert theirs.recv(100).startswith(b"HTTP/1.1 429")

@@ -22,7 +22,7 @@ _DEFER_SECONDS = 0.001  # for which a worker with more connections than another 
 _PAUSE_SECONDS = 0.1  # without a file for a connection
 _AT_ONCE = 256  # connections, in one turn of the event loop
 _PEEKED = 65_536  # bytes of a request
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", re.IGNORECASE)
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,15})[ \t]*\r\n", re.IGNORECASE)
 _NOT_THERE = (BlockingIOError, InterruptedError, ConnectionAbortedError)
 
 

@@ -268,7 +268,10 @@ class _Run:
     @property
     def _finished(self) -> bool:
         progress = self.progress
-        is_patient = progress.epoch - progress.best_epoch <= max(self.config.patience, self.epochs // 4)
+        patience = self.config.patience
+        if self.config.steps is not None:
+            patience = max(patience, self.epochs // 4)
+        is_patient = progress.epoch - progress.best_epoch <= patience
         return progress.stopped or progress.epoch >= self.epochs or not is_patient
 
     def _run_epoch(self, interrupted: threading.Event) -> None:
