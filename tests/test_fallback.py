@@ -1,0 +1,104 @@
+"""The base order as a candidate: what is gained decides how much of a trained network counts; and budgets in steps."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seq2slate import load
+from seq2slate.config import NetworkConfig, TrainingConfig
+from seq2slate.data.lists import ItemLists
+from seq2slate.data.ranker import base_slates
+from seq2slate.errors import UsageError
+from seq2slate.model.backends.backend import choose_backend
+from seq2slate.model.slate_model import SlateModel
+from seq2slate.reranker import Reranker
+from seq2slate.training import fit
+from seq2slate.training.fit import History, advice, run_training
+from tests.test_fit import QUICK, SMALL, TRAIN, VALID
+
+N_ITEMS = 8
+
+
+def lists_with_clicks(n_lists: int, seed: int, *, by_first_column: bool) -> ItemLists:
+    """Lists with clicks at random positions, or on the item with the largest first number."""
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(n_lists * N_ITEMS, 4))
+    of_lists = features[:, 0].reshape(n_lists, N_ITEMS)
+    clicked = of_lists.argmax(axis=1) if by_first_column else rng.integers(N_ITEMS, size=n_lists)
+    labels = np.zeros((n_lists, N_ITEMS), np.float32)
+    labels[np.arange(n_lists), clicked] = 1
+    return ItemLists(features, np.arange(n_lists + 1) * N_ITEMS, labels=labels.ravel())
+
+
+@pytest.mark.filterwarnings("ignore::seq2slate.errors.DataWarning")
+def test_where_nothing_can_be_learned_the_model_is_the_base_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train, valid, test = (lists_with_clicks(200, seed, by_first_column=False) for seed in (1, 2, 3))
+    model = Reranker(hidden=8).fit(train, valid)
+    assert model.history_.strength == 0
+    assert "the model is the base order: nothing was gained on the validation lists" in capsys.readouterr().err
+    model.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert isinstance(again, Reranker)
+    batch = test.batch()
+    np.testing.assert_array_equal(again.rank(batch, 5), base_slates(batch.mask)[:, :5])
+    placed, _ = choose_backend(again.model_).slate(test[0].features, 5)
+    np.testing.assert_array_equal(placed, np.arange(5))
+
+
+@pytest.mark.filterwarnings("ignore::seq2slate.errors.DataWarning")
+def test_where_much_is_gained_all_of_the_network_counts() -> None:
+    train, valid = (lists_with_clicks(300, seed, by_first_column=True) for seed in (1, 2))
+    model = Reranker(hidden=8).fit(train, valid, quiet=True)
+    assert model.history_.strength == 1
+    assert model.history_.chosen > model.history_.base + 0.2
+
+
+@pytest.mark.parametrize(("gaining", "chosen"), [((1.0, 0.75), 1.0), ((0.5, 0.25), 0.5), ((), 0.0)])
+def test_the_largest_strength_with_a_gain_is_taken(
+    gaining: tuple[float, ...], chosen: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(run: fit._Run) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        gain = 0.1 if float(run.network.strength) in gaining else -0.1
+        return run.of_base_order + gain
+
+    monkeypatch.setattr(fit._Run, "_measure_lists", measured)
+    model = SlateModel.create(TRAIN, SMALL)
+    history = run_training(model, TRAIN, VALID, replace(QUICK, falls_back=True), quiet=True)
+    assert history.strength == float(model.network.strength) == chosen
+    assert history.chosen == pytest.approx(history.base + (0.1 if chosen else 0.0))
+
+
+def test_a_model_between_the_two_says_so() -> None:
+    epochs = [{"loss": 1.0, "NDCG@10": 0.5, "learning_rate": 1e-3}]
+    mixed = History(epochs, 0, "NDCG@10", base=0.4, strength=0.5, chosen=0.45)
+    assert str(mixed).endswith("0.4000 → 0.4500 (+12.5%), epoch 1 of 1, mixed with the base order (strength 0.5)")
+    assert advice(mixed, TrainingConfig(), 5000) is None
+    fallen_back = replace(mixed, strength=0.0, chosen=0.4)
+    assert "the model is the base order" in (advice(fallen_back, TrainingConfig(), 5000) or "")
+
+
+@pytest.mark.parametrize(
+    ("n_lists", "steps", "epochs", "expected"),
+    [(320, None, 7, 7), (320, 100, 40, 10), (32, 100, 40, 40), (32_000, 100, 40, 3), (320, 95, 40, 10)],
+)
+def test_few_lists_are_passed_over_more_often(n_lists: int, steps: int | None, epochs: int, expected: int) -> None:
+    config = TrainingConfig(epochs=epochs, steps=steps, batch_size=32)
+    assert fit._n_epochs(config, n_lists) == expected
+
+
+def test_the_likelihood_of_held_out_clicks_chooses_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    likelihoods = iter([-3.0, -1.0, -2.0])
+    monkeypatch.setattr(fit._Run, "_click_likelihood", lambda _: next(likelihoods))
+    config = replace(QUICK, criterion="click-likelihood", click_likelihood_weight=1.0)
+    model = SlateModel.create(TRAIN, replace(SMALL, interaction="pairwise"))
+    assert run_training(model, TRAIN, VALID, config, quiet=True).best_epoch == 1
+
+
+def test_a_network_without_a_click_model_has_no_likelihood_to_choose_by() -> None:
+    model = SlateModel.create(TRAIN, NetworkConfig(hidden=8))
+    with pytest.raises(UsageError, match='needs a network with interaction="pairwise"'):
+        run_training(model, TRAIN, VALID, replace(QUICK, criterion="click-likelihood"), quiet=True)
