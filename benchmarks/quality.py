@@ -36,10 +36,16 @@ from seq2slate.simulation.click_models import ClickModel
 
 
 def make_split(
-    user: ClickModel, *, train: int = 10_000, valid: int = 2_000, test: int = 10_000, items: float = 25
+    user: ClickModel,
+    *,
+    train: int = 10_000,
+    valid: int = 2_000,
+    test: int = 10_000,
+    items: float = 25,
+    world: str = "topics",
 ) -> Split:
     """Return clicked lists; the base order of every list comes from a ridge regression that was not fitted on it."""
-    shape = partial(make_synthetic_lists, items=items, world="topics")
+    shape = partial(make_synthetic_lists, items=items, world=world)
     grades = [shape(count, seed=seed) for seed, count in enumerate((train, valid, test))]
     base = RidgeRanker().fit(grades[0])
     orders = [
@@ -82,7 +88,7 @@ def main() -> None:
 def print_ablation(split: Split, seeds: int) -> None:
     """Print the best validation NDCG@10 of the preset `default`, and of variants without some of its parts."""
     no_likelihood = {"click_likelihood_weight": 0.0}
-    no_interaction = {"interaction": "none", **no_likelihood}
+    no_interaction = {"interaction": "none", "criterion": "measure", **no_likelihood}
     variants: dict[str, dict[str, Any]] = {
         "default": {},
         "greedy policy": {"policy": "greedy"},
