@@ -2,10 +2,10 @@
 
 `python -m benchmarks.battery [--lists 10000] [--items 40] [--seeds 3] [--tests 2000] [--world W] [--user U]`: lists of
 a world in the base order of ridge regressions on the grades (out of fold for the training lists), with the clicks of
-one user. A tenth as many lists validate; the test lists are read once. A cell is a user in a world: re-shown clicks@10 and
-NDCG@10 on the log, of the base order, of MART and LambdaMART on the clicks with the base position, of preset `default`
-(the mean over seeds), and of the ceilings. `gain` is the difference of `default` to the base order, with the 95%
-bootstrap interval over seeds and lists, in percent of the base order.
+one user. A tenth as many lists validate; the test lists are read once. A cell is a user in a world: re-shown clicks@10
+and NDCG@10 on the log, of the base order, of MART and LambdaMART on the clicks with the base position, of preset
+`default` (the mean over seeds), and of the ceilings. `gain` is the difference of `default` to the base order, with the
+95% bootstrap interval over seeds and lists, in percent of the base order.
 
 Cells are written to benchmarks/battery.json as soon as they are done; one that is there, with the same sizes, is not
 run again.
