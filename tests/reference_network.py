@@ -204,7 +204,7 @@ class ReferenceNetwork:
     def click_model(self, items: list[Tensor], priors: list[Tensor]) -> tuple[list[Tensor], list[list[Tensor]]]:
         """Return the appeal of each item, and the effect of each pair."""
         n, u = len(items), PARAM_SCALE * self.weights["interaction.relevance"]
-        effects = [[self.number("constant") + self.head_effect(items, i, k) for i in range(n)] for k in range(n)]
+        effects = [[self.number("constant") + effect for effect in row] for row in self.head_effects(items)]
         appeals = [u @ x + prior + self.number("offset") for x, prior in zip(items, priors, strict=True)]
         for number, distances in enumerate(self.distances(items)):
             knots = knots_of([distances[i][k] for i in range(n) for k in range(i)])
@@ -216,16 +216,19 @@ class ReferenceNetwork:
                     effects[k][i] = effects[k][i] + piecewise(theta, knots, distances[i][k])
         return appeals, effects
 
-    def head_effect(self, items: list[Tensor], i: int, k: int) -> Tensor:
+    def head_effects(self, items: list[Tensor]) -> list[list[Tensor]]:
+        """Return Σ_h γ_h exp(-3 |E_h x_i - E_h x_k|² / m_h) of all pairs."""
         matrix, gamma = self.weights["interaction.heads"], PARAM_SCALE * self.weights["interaction.head_effects"]
-        width, total = matrix.shape[1] // len(gamma), torch.zeros((), dtype=torch.float64)
+        width, n = matrix.shape[1] // len(gamma), len(items)
+        totals = [[torch.zeros((), dtype=torch.float64) for _ in items] for _ in items]
         for head, strength in enumerate(gamma):
             places = [x @ matrix[:, head * width : (head + 1) * width] for x in items]
-            squares = [((one - other) ** 2).sum() for one in places for other in places]
-            mean = sum_of(iter(squares)) / len(squares)  # an item and itself included
-            ratio = ((places[i] - places[k]) ** 2).sum() / mean.clamp(min=1e-12)
-            total = total + strength * torch.exp(-3 * ratio)
-        return total
+            squares = [[((one - other) ** 2).sum() for other in places] for one in places]
+            mean = sum_of(square for row in squares for square in row) / max(1, n * n)  # an item and itself included
+            for k, row in enumerate(squares):
+                for i, square in enumerate(row):
+                    totals[k][i] = totals[k][i] + strength * torch.exp(-3 * square / mean.clamp(min=1e-12))
+        return totals
 
     def distances(self, items: list[Tensor]) -> list[list[list[float]]]:
         """Return the raw, the scaled and the angular distances of all pairs; without a numeric column, none."""
