@@ -192,8 +192,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     | {
         "hidden": 64,
         "dropout": 0.5,
-        "learning_rate": 2e-4,
-        "embedding_rate": 10.0,
+        "learning_rate": 5e-4,
+        "embedding_rate": 4.0,
         "base_prior": True,
         "interaction": "pairwise",
         "policy": "sampling",

@@ -34,6 +34,7 @@ from seq2slate.progress import say
 from seq2slate.saving import SavedRanker, load_saved
 
 _NDCG = Measure("NDCG", 10)
+_SPLITS = 100  # tries to hold out lists of which some have a positive
 
 
 @dataclass(frozen=True)
@@ -371,9 +372,15 @@ def hold_out(lists: ItemLists, *, seed: int) -> tuple[ItemLists, ItemLists]:
     check_labels(lists, "training")
     if len(lists) < 2:
         raise DataError("one list cannot be both trained and validated on: give validation lists")
-    train, valid = lists.split(1 - max(0.1, 1 / len(lists)), seed=seed)
-    check_labels(valid, "held-out validation")
-    return train, valid
+    for attempt in range(_SPLITS):
+        train, valid = lists.split(1 - max(0.1, 1 / len(lists)), seed=seed + attempt)
+        if _has_positive(train) and _has_positive(valid):
+            return train, valid
+    raise DataError("no held-out validation list has a positive: give more lists with a positive, or validation lists")
+
+
+def _has_positive(lists: ItemLists) -> bool:
+    return lists.labels is not None and bool((lists.labels > 0).any())
 
 
 def as_tuples(options: dict[str, Any]) -> dict[str, Any]:

@@ -238,7 +238,9 @@ class ReferenceNetwork:
         raw = [[self.raw(f, value) for f, value in enumerate(row)] for row in dense]
         means = [sum(column) / len(column) for column in zip(*dense, strict=True)]
         centred = [[value - mean for value, mean in zip(row, means, strict=True)] for row in dense]
-        lengths = [max(1e-12, math.hypot(*row)) for row in centred]
+        lengths = [math.hypot(*row) for row in centred]
+        least = max(1e-12, 0.1 * math.sqrt(sum(length**2 for length in lengths) / max(1, len(lengths))))
+        lengths = [max(least, length) for length in lengths]
         unit = [[value / length for value in row] for row, length in zip(centred, lengths, strict=True)]
         squares = [[[math.dist(a, b) ** 2 for b in rows] for a in rows] for rows in (raw, dense, unit)]
         return [*squares[:2], [[value / 2 for value in row] for row in squares[2]]]

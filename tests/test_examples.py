@@ -58,14 +58,14 @@ def given_serving(folder: Path) -> dict[str, Any]:
     labels = (features[:, 0].reshape(-1, 5) == features[:, 0].reshape(-1, 5).max(axis=1, keepdims=True)).ravel()
     grades, names = 4 * labels.astype(np.float32), ("price", "age")
     lists = ItemLists(features, np.arange(0, 2001, 5), labels, feature_names=names, relevance=grades)
-    model = Reranker(epochs=8, seed=1).fit(lists, quiet=True)
+    model = Reranker(seed=1).fit(lists, quiet=True)
     model.save(folder / "model")
     model.save(folder / "models" / "new")
     write(lists[:40], folder / "visitors.parquet")
     order = np.concatenate([rng.permutation(3) for _ in range(300)])
     ids = np.array(["desk-1", "lamp-3", "chair-9"])[order]
     shop = ItemLists(np.empty((900, 0)), np.arange(0, 901, 3), 2 - order, item_ids=ids, categorical={"item_id": ids})
-    Reranker(epochs=10, seed=1).fit(shop, quiet=True).save(folder / "ids")
+    Reranker(seed=1).fit(shop, quiet=True).save(folder / "ids")
     return {"features": features[:3], "lists": lists[:10]}
 
 

@@ -447,15 +447,15 @@ def pair_items(columns: int) -> Tensor:
 def pair_columns(columns: int) -> PairColumns:
     logarithms = torch.arange(columns) % 2 == 0
     scale = normal(columns, seed=1), normal(columns, seed=2)
-    return PairColumns(*scale, logarithms, 40.0, torch.tensor(QUANTILES, dtype=torch.float64), 7, 1e-3, 1e-12)
+    return PairColumns(*scale, logarithms, 40.0, torch.tensor(QUANTILES, dtype=torch.float64), 7, 1e-3, 1e-12, 0.1)
 
 
 def place_between_knots(distances: list[float]) -> list[float]:
     """Return where each lies between the quantiles of all, by the definition."""
     knots = np.quantile(distances, QUANTILES)
-    gap = 1e-3 * max(1e-12, knots[7])
+    median = max(1e-12, knots[7])
     for knot in range(1, 11):
-        knots[knot] = max(knots[knot], knots[knot - 1] + gap)
+        knots[knot] = max(knots[knot], knots[knot - 1] + 1e-3 * max(median, knots[knot - 1]))
     places = []
     for distance in distances:
         segment = min(9, sum(distance > knot for knot in knots[1:]))
@@ -469,7 +469,8 @@ def slow_coordinates(by: PairColumns, x: FloatArray) -> FloatArray:
     logs = by.levels.double().numpy() + by.spreads.double().numpy() * x
     raw = np.where(by.are_logarithms.numpy(), np.sign(logs) * np.expm1(np.abs(logs)), logs)
     centred = x - x.mean(0)
-    unit = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
+    lengths = np.linalg.norm(centred, axis=1, keepdims=True)
+    unit = centred / np.maximum(lengths, max(1e-12, by.shortest * np.sqrt((lengths**2).mean())))
     pairs = [(i, k) for i in range(len(x)) for k in range(i + 1, len(x))]
     halves = (raw, 1.0), (x, 1.0), (unit, 0.5)
     return np.array([place_between_knots([((v[i] - v[k]) ** 2).sum() * half for i, k in pairs]) for v, half in halves])

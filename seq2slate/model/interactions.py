@@ -28,7 +28,7 @@ items repel or attract each other, and what close means, is learned. There are t
 
 - *raw*: of the numeric columns as they came, Σ_f (X_if - X_kf)². X is recovered from the scaled columns.
 - *scaled*: of the scaled columns, with their indicators.
-- *angle*: 1 - the cosine of the scaled columns, centred in the list.
+- *angle*: 1 - the cosine of the scaled columns, centred in the list; short ones are taken for longer (`SHORTEST`).
 
 The learned heads E_h see all of x_i, with embeddings of categories and columns of the list. m_h is the mean of
 |E_h x_i - E_h x_k|² over the list. Coordinates are relative to the list, and they are data: no gradient passes them. A
@@ -69,6 +69,9 @@ LEAST_GAP = 1e-3
 far above the median that a part of it is less than their rounding error."""
 LEAST = 1e-12
 """No median, mean or length that something is divided by is smaller."""
+SHORTEST = 0.1
+"""Nor is the length of an item's centred columns below this part of the list's (root mean square): the direction of an
+item in the middle would be decided by rounding."""
 N_DISTANCES = 3
 HEADS, HEAD_WIDTH, HEAD_SHARPNESS = 6, 4, 3.0
 """The learned heads, the dimensions of each, and how fast its effect falls with the distance."""
@@ -193,7 +196,7 @@ class PairwiseInteraction(Interaction):
         """What distances are made of."""
         quantiles = torch.tensor(KNOTS, dtype=torch.float64)
         return PairColumns(
-            self.levels, self.spreads, self.are_logarithms, LARGEST_LOG, quantiles, MEDIAN, LEAST_GAP, LEAST
+            self.levels, self.spreads, self.are_logarithms, LARGEST_LOG, quantiles, MEDIAN, LEAST_GAP, LEAST, SHORTEST
         )
 
     @property

@@ -114,7 +114,7 @@ class CPairColumns(ctypes.Structure):
 
     _fields_ = [
         *[(name, _INTEGER) for name in ("columns", "knots", "median")],
-        *[(name, _NUMBER) for name in ("largest_log", "least_gap", "least")],
+        *[(name, _NUMBER) for name in ("largest_log", "least_gap", "least", "shortest")],
         *[(name, _POINTER) for name in ("levels", "spreads", "are_logarithms", "quantiles")],
     ]
 
@@ -123,7 +123,7 @@ class CPairColumns(ctypes.Structure):
         """Return where C finds the numbers, which must be kept."""
         arrays = addresses(by.levels, by.spreads, by.are_logarithms, by.quantiles)
         sizes = len(by.levels), len(by.quantiles), by.median
-        return cls(*sizes, by.largest_log, by.least_gap, by.least, *arrays)
+        return cls(*sizes, by.largest_log, by.least_gap, by.least, by.shortest, *arrays)
 
 
 class CPairWeights(ctypes.Structure):

@@ -80,6 +80,12 @@ static void centred_lengths(int64_t n, int64_t columns, const float *transposed,
     for (int64_t i = 0; i < stride; i++) lengths[i] = sqrtf(lengths[i]);
 }
 
+/* No length is smaller than this when rows are divided by it. */
+static float shortest_length(const pair_columns *by, int64_t n, const float *lengths) {
+    const float shortest = by->shortest * sqrtf(dot(n, lengths, lengths) / (float)n);
+    return shortest < by->least ? by->least : shortest;
+}
+
 /* Turn the squared distances of rows with these lengths into 1 - the cosine: (d - (a - b)²) / 2ab. Returns 0 if that has lost
  * its digits for some pair, and it has to be done by differences. */
 static int angles_from_distances(int64_t n, const float *restrict lengths, float least, float *restrict distances) {
@@ -99,10 +105,10 @@ static int angles_from_distances(int64_t n, const float *restrict lengths, float
 }
 
 /* The same by differences of centred rows of length 1, which take the place of the transposed columns. */
-static void angles_by_differences(const pair_columns *by, int64_t n, float *transposed, float *restrict lengths, float *buffer,
-                                  float *distances) {
+static void angles_by_differences(const pair_columns *by, int64_t n, float least, float *transposed, float *restrict lengths,
+                                  float *buffer, float *distances) {
     const int64_t stride = column_stride(n);
-    for (int64_t i = 0; i < stride; i++) lengths[i] = lengths[i] < by->least ? by->least : lengths[i];
+    for (int64_t i = 0; i < stride; i++) lengths[i] = lengths[i] < least ? least : lengths[i];
     for (int64_t f = 0; f < by->columns; f++) {
         float *restrict column = transposed + f * stride;
         const float mean = sum_of(n, column) / (float)n;
@@ -289,8 +295,9 @@ int coordinates_of_list(const pair_columns *by, int64_t n, int64_t room, int64_t
     squared_distances(n, columns, transposed, buffer, distances);
     if (!coordinates_from(by, n, room, distances, spare, coordinates + SCALED * apart)) return 0;
     centred_lengths(n, columns, transposed, lengths);
-    if (!angles_from_distances(n, lengths, by->least, distances)) {
-        angles_by_differences(by, n, transposed, lengths, buffer, distances);
+    const float least = shortest_length(by, n, lengths);
+    if (!angles_from_distances(n, lengths, least, distances)) {
+        angles_by_differences(by, n, least, transposed, lengths, buffer, distances);
         transpose(n, columns, width, x, transposed);
     }
     if (!coordinates_from(by, n, room, distances, spare, coordinates + ANGLE * apart)) return 0;

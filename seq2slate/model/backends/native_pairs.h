@@ -17,7 +17,7 @@ enum { RAW, SCALED, ANGLE, DISTANCES };
 /* The dense columns, the first ones of an item, and the quantiles of distances: `PairColumns` in Python. */
 typedef struct {
     int64_t columns, knots, median;
-    float largest_log, least_gap, least;
+    float largest_log, least_gap, least, shortest;
     const float *levels, *spreads;
     const uint8_t *are_logarithms;
     const double *quantiles;

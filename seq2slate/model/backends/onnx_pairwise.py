@@ -25,6 +25,7 @@ from seq2slate.model.interactions import (
     LEAST_GAP,
     MEDIAN,
     PARAM_SCALE,
+    SHORTEST,
     PairwiseInteraction,
 )
 
@@ -99,8 +100,11 @@ def _distances(lists: PaddedLists, interaction: PairwiseInteraction, dense: Valu
     there = lists.mask.unsqueeze(2).cast(DOUBLE)
     exact = dense.cast(DOUBLE)
     centred = _centred(lists, exact, there, axis=1)
-    norm = (centred * centred).op("ReduceSum", np.array([2]), keepdims=1).op("Sqrt")
-    places = [_raw_values(interaction, exact), exact, centred / norm.op("Max", np.array(LEAST))]
+    squares = (centred * centred).op("ReduceSum", np.array([2]), keepdims=1)
+    count = lists.lengths.op("Max", 1).cast(DOUBLE).unsqueeze(1, 2)
+    typical = (squares.op("ReduceSum", np.array([1]), keepdims=1) / count).op("Sqrt")
+    norm = squares.op("Sqrt").op("Max", typical * np.array(SHORTEST)).op("Max", np.array(LEAST))
+    places = [_raw_values(interaction, exact), exact, centred / norm]
     stacked = lists.graph.concat([one.unsqueeze(1).cast(FLOAT) for one in places], axis=1)  # (B, 3, N, F)
     factors = np.array([[1.0], [1.0], [0.5]], np.float32)
 

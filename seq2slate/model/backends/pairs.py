@@ -31,6 +31,8 @@ class PairColumns:
     """Knots are apart by at least this part of the median."""
     least: float
     """No median and no length is smaller."""
+    shortest: float
+    """No centred length is below this part of the root mean square of its list."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,9 @@ def _distances(columns: PairColumns, dense: Tensor, mask: Tensor) -> tuple[Tenso
     raw = torch.where(columns.are_logarithms, exponential, raw)
     mean = (dense * mask[:, :, None]).sum(1, keepdim=True) / mask.sum(1).clamp(min=1)[:, None, None]
     centred = (dense - mean) * mask[:, :, None]
-    unit = centred / centred.norm(dim=2, keepdim=True).clamp(min=columns.least)
+    squares = (centred**2).sum(2, keepdim=True)
+    typical = (squares.sum(1, keepdim=True) / mask.sum(1).clamp(min=1)[:, None, None]).sqrt()
+    unit = centred / torch.maximum(squares.sqrt(), columns.shortest * typical).clamp(min=columns.least)
     return _squared_distances(raw), _squared_distances(dense), _squared_distances(unit) / 2
 
 
