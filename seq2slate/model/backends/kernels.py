@@ -185,12 +185,7 @@ class Kernels(Protocol):
         """Write added (B, N, N): effects · strengths (B, N) of the first item, less `scanned` of harm to lower ones."""
 
     def placed_backward(
-        self,
-        strengths: Tensor,
-        scanned: float,
-        effects: Tensor,
-        dadded: Tensor,
-        gradients: tuple[Tensor, Tensor],
+        self, strengths: Tensor, scanned: float, effects: Tensor, dadded: Tensor, gradients: tuple[Tensor, Tensor]
     ) -> None:
         """Its gradients by strengths (B, N) and effects (B, N, N), from that of added."""
 

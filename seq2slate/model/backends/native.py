@@ -228,12 +228,7 @@ class NativeKernels:
         self.library.placed_forward(*strengths.shape, scanned, *addresses(strengths, effects, added))
 
     def placed_backward(  # noqa: D102
-        self,
-        strengths: Tensor,
-        scanned: float,
-        effects: Tensor,
-        dadded: Tensor,
-        gradients: tuple[Tensor, Tensor],
+        self, strengths: Tensor, scanned: float, effects: Tensor, dadded: Tensor, gradients: tuple[Tensor, Tensor]
     ) -> None:
         self.library.placed_backward(*strengths.shape, scanned, *addresses(strengths, effects, dadded, *gradients))
 
