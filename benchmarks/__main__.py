@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import baselines, batches, clicks, latency, network, service
+from benchmarks import baselines, batches, clicks, interaction, latency, network, service
 from benchmarks.tables import print_table
 
 RESULTS = Path(__file__).with_name("results.json")
@@ -20,6 +20,8 @@ BENCHMARKS = {
     "Greedy decoding of a batch, against the textbook": network.decoding,
     "Cost of sequential over one-step decoding, n=10": network.sequential_cost,
     "Growth with the length of the lists": network.growth,
+    "Interaction on or off, time": interaction.times,
+    "Interaction on or off, memory of a training step": interaction.memory,
     "Baselines, against calling LightGBM and PyTorch directly": baselines.run,
     "Latency of one request, against the textbook": latency.run,
     "The service under load, n=10, F=136": service.run,

@@ -248,12 +248,12 @@ def _grown(which: str, n_items: int) -> float:
     new_step(2)()  # loads what PyTorch loads late
     step = new_step(n_items)
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-    before = _peak_kilobytes()
+    before = peak_kilobytes()
     step()
-    return (_peak_kilobytes() - before) / 1024
+    return (peak_kilobytes() - before) / 1024
 
 
-def _peak_kilobytes() -> int:
+def peak_kilobytes() -> int:
     """Return the most memory that this process has had at once (Linux)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
