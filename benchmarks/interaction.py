@@ -23,6 +23,7 @@ from benchmarks.tables import Rows
 from benchmarks.timing import best_seconds
 from seq2slate.config import configure
 from seq2slate.data.lists import ItemLists
+from seq2slate.model.coordinates import KnownCoordinates
 from seq2slate.model.network import InputLists
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.training.objectives import Objective
@@ -113,7 +114,12 @@ def training_step(interaction: str, n_items: int, *, fresh: bool = False) -> Cal
     generator, index = torch.Generator().manual_seed(0), np.arange(len(lists))
     encoded, labels = model.transform.apply(lists), lists.labels
     assert labels is not None
-    new_inputs = partial(InputLists, encoded, lists.lengths)
+
+    def new_inputs() -> InputLists:
+        inputs = InputLists(encoded, lists.lengths)
+        inputs.coordinates = KnownCoordinates(network.interaction, rounded=True)
+        return inputs
+
     known = new_inputs()
 
     def step() -> None:

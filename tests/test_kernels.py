@@ -31,7 +31,15 @@ from seq2slate.model.backends.kernels import (
     kernels_for,
 )
 from seq2slate.model.backends.native import NativeKernels
-from seq2slate.model.backends.pairs import PairColumns, PairGradients, Pairs, PairWeights
+from seq2slate.model.backends.pairs import (
+    STEPS,
+    PairColumns,
+    PairGradients,
+    Pairs,
+    PairWeights,
+    PlacedPairs,
+    in_16_bits,
+)
 from seq2slate.model.layers import LIMIT
 
 WIDTHS = (1, 2, 5, 16, 63, 64, 70, 128, 131)
@@ -395,39 +403,67 @@ def test_without_a_place_for_it_there_is_no_library(tmp_path: Path, monkeypatch:
 # The cascade of clicks
 
 
+def pair_indices(items: int) -> list[tuple[int, int]]:
+    """Return the pairs of a list, the lower item first, in the order in which they are stored."""
+    return [(i, k) for i in range(items) for k in range(i)]
+
+
+def square(pairs: Tensor, items: int) -> Tensor:
+    """Return (B, N, N) from the pairs (B, P), both ways."""
+    found = pairs.sum() * pairs.new_zeros(len(pairs), items, items)
+    for p, (i, k) in enumerate(pair_indices(items)):
+        found[:, i, k] = found[:, k, i] = pairs[:, p]
+    return found
+
+
 def cascade(appeal: Tensor, effects: Tensor) -> tuple[Tensor, Tensor]:
     """Return the log-odds and the clicks (B, N) by the equations."""
     logits: list[Tensor] = []
+    of_pairs = square(effects, appeal.shape[1])
     for i in range(appeal.shape[1]):
-        logits.append(appeal[:, i] + sum(torch.sigmoid(logits[k]) * effects[:, k, i] for k in range(i)))
+        logits.append(appeal[:, i] + sum(torch.sigmoid(logits[k]) * of_pairs[:, k, i] for k in range(i)))
     found = torch.stack(logits, dim=1)
     return found, torch.sigmoid(found)
 
 
 @pytest.mark.parametrize(("lists", "items"), [(1, 1), (1, 2), (3, 7), (2, 33), (0, 4)])
 def test_the_cascade_and_its_gradient_equal_the_equations(kernels: Kernels, lists: int, items: int) -> None:
-    appeal, effects = normal(lists, items, seed=0), normal(lists, items, items, seed=1)
-    weights = normal(2, lists, items, seed=3)
+    appeal, effects = normal(lists, items, seed=0), normal(lists, items * (items - 1) // 2, seed=1)
+    weights, other_uses = normal(2, lists, items, seed=3), normal(*effects.shape, seed=4)
     doubles = [array.double().requires_grad_(True) for array in (appeal, effects)]
     expected = cascade(*doubles)
-    (torch.stack(expected) * weights).sum().backward()  # type: ignore[no-untyped-call]
+    total = (torch.stack(expected) * weights).sum() + (doubles[1] * other_uses).sum()
+    gradients = torch.autograd.grad(total, doubles, allow_unused=True, materialize_grads=True)
     found = Cascade(effects, appeal.clone(), torch.empty(lists, items))
     kernels.cascade_forward(found)
     close(found.logits, expected[0].detach())
     close(found.clicks, expected[1].detach())
-    dlogits, dclicks, deffects = weights[0].clone(), weights[1].clone(), torch.zeros(lists, items, items)
+    dlogits, dclicks, deffects = weights[0].clone(), weights[1].clone(), other_uses.clone()
     kernels.cascade_backward(found, dlogits, dclicks, deffects)
-    for gradient, double in zip((dlogits, deffects), doubles, strict=True):
-        close(gradient, torch.zeros_like(double) if double.grad is None else double.grad)
+    for value, gradient in zip((dlogits, deffects), gradients, strict=True):
+        close(value, gradient)
 
 
 def test_large_effects_leave_all_numbers_of_a_cascade_finite(kernels: Kernels) -> None:
-    found = Cascade(torch.full((1, 3, 3), -1e4), torch.full((1, 3), 1e3), torch.empty(1, 3))
+    found = Cascade(torch.full((1, 3), -1e4), torch.full((1, 3), 1e3), torch.empty(1, 3))
     kernels.cascade_forward(found)
     torch.testing.assert_close(found.clicks, torch.tensor([[1.0, 0.0, 0.0]]), atol=1e-6, rtol=0)
-    gradients = torch.ones(1, 3), torch.ones(1, 3), torch.zeros(1, 3, 3)
+    gradients = torch.ones(1, 3), torch.ones(1, 3), torch.zeros(1, 3)
     kernels.cascade_backward(found, *gradients)
     assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+@pytest.mark.parametrize(("lists", "items"), [(1, 1), (3, 7), (2, 33), (0, 4)])
+def test_what_clicks_above_add_and_its_gradient_equal_the_equation(kernels: Kernels, lists: int, items: int) -> None:
+    effects, logits = normal(lists, items * (items - 1) // 2, seed=0), normal(lists, items, seed=1)
+    clicked, dlogits = (normal(lists, items, seed=2) > 0).float(), normal(lists, items, seed=3)
+    doubles = effects.double().requires_grad_(True)
+    expected = logits + (square(doubles, items).tril() * clicked[:, None]).sum(2)
+    kernels.clicks_above_forward(clicked, effects, logits)
+    close(logits, expected.detach())
+    found = torch.empty_like(effects)
+    kernels.clicks_above_backward(clicked, dlogits, found)
+    close(found, torch.autograd.grad((expected * dlogits).sum(), doubles)[0])
 
 
 # Pairs of items
@@ -471,7 +507,7 @@ def slow_coordinates(by: PairColumns, x: FloatArray) -> FloatArray:
     centred = x - x.mean(0)
     lengths = np.linalg.norm(centred, axis=1, keepdims=True)
     unit = centred / np.maximum(lengths, max(1e-12, by.shortest * np.sqrt((lengths**2).mean())))
-    pairs = [(i, k) for i in range(len(x)) for k in range(i + 1, len(x))]
+    pairs = pair_indices(len(x))
     halves = (raw, 1.0), (x, 1.0), (unit, 0.5)
     return np.array([place_between_knots([((v[i] - v[k]) ** 2).sum() * half for i, k in pairs]) for v, half in halves])
 
@@ -481,14 +517,13 @@ def test_coordinates_of_pairs_equal_the_definition(kernels: Kernels, columns: in
     items, by, room = pair_items(columns), pair_columns(columns), max(LENGTHS)
     found = torch.zeros(len(LENGTHS), 3, room * (room - 1) // 2)
     kernels.pair_coordinates(by, items, torch.tensor(LENGTHS), found)
-    _, second = torch.triu_indices(room, room, 1)
     for number, length in enumerate(LENGTHS):
-        real = second < length
-        assert (found[number][:, ~real] == 0).all()
+        pairs = length * (length - 1) // 2
+        assert (found[number][:, pairs:] == 0).all()
         if length < 2:
             continue
         expected = slow_coordinates(by, items[:length, number, :columns].double().numpy())
-        np.testing.assert_allclose(found[number][:, real], expected, atol=2e-3 if columns == 1 else 1e-4)
+        np.testing.assert_allclose(found[number][:, :pairs], expected, atol=2e-3 if columns == 1 else 1e-4)
     assert (found[5] == 0).all()
 
 
@@ -499,34 +534,32 @@ def pair_weights(*, heads: int, width: int) -> PairWeights:
 
 
 def slow_effects(weights: PairWeights, pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """Return (B, N, N) and (B, N) pair by pair."""
+    """Return (B, P) and (B, N) pair by pair."""
     n_lists, _, room, _ = pairs.places.shape
-    effects, crowding = pairs.places.new_zeros(n_lists, room, room), pairs.places.new_zeros(n_lists, room)
-    index = {pair: p for p, pair in enumerate((i, k) for i in range(room) for k in range(i + 1, room))}
+    effects, crowding = pairs.places.new_zeros(n_lists, room * (room - 1) // 2), pairs.places.new_zeros(n_lists, room)
     for b, length in enumerate(pairs.lengths.tolist()):
-        for (i, k), p in index.items():
-            if k >= length:
-                continue
+        for p, (i, k) in enumerate(pair_indices(length)):
             gaps = pairs.places[b, :, i] - pairs.places[b, :, k]
             effect = weights.constant + (weights.strengths * torch.exp(-3 * (gaps**2).sum(1))).sum()
             crowd = torch.zeros((), dtype=torch.float64)
             for d in range(3 if pairs.coordinates is not None else 0):
                 assert pairs.coordinates is not None
                 place = float(pairs.coordinates[b, d, p])
+                place /= 1 if pairs.coordinates.is_floating_point() else STEPS
                 low = min(int(place), len(QUANTILES) - 2)
                 part = place - low
                 effect = effect + (1 - part) * weights.effects[d, low] + part * weights.effects[d, low + 1]
                 crowd = crowd + (1 - part) * weights.crowding[d, low] + part * weights.crowding[d, low + 1]
-            for one, other in ((i, k), (k, i)):
-                effects[b, one, other] += effect
+            effects[b, p] = effect
+            for one in (i, k):
                 crowding[b, one] += crowd / (length - 1)
     return effects, crowding
 
 
 @pytest.mark.parametrize(("heads", "width"), [(6, 4), (1, 1), (3, 5)])
-@pytest.mark.parametrize("has_coordinates", [True, False])
+@pytest.mark.parametrize("form", ["float", "16 bits", "none"])
 def test_effects_of_pairs_and_their_gradients_equal_the_definition(
-    kernels: Kernels, heads: int, width: int, has_coordinates: bool
+    kernels: Kernels, heads: int, width: int, form: str
 ) -> None:
     lengths = torch.tensor([19, 1, 0, 2, 7])
     coordinates = 10 * torch.rand(5, 3, 171, generator=torch.Generator().manual_seed(6))
@@ -534,18 +567,18 @@ def test_effects_of_pairs_and_their_gradients_equal_the_definition(
     padding = torch.arange(19) >= lengths[:, None]
     places = normal(5, heads, 19, width, seed=7).masked_fill(padding[:, None, :, None], 0.0)
     weights, pairs = pair_weights(heads=heads, width=width), Pairs(lengths, coordinates, places)
-    if not has_coordinates:
-        pairs = replace(pairs, coordinates=None)
+    if form != "float":
+        pairs = replace(pairs, coordinates=None if form == "none" else in_16_bits(coordinates))
     names = ("effects", "crowding", "strengths", "constant")
     doubles = {name: getattr(weights, name).double().requires_grad_(True) for name in names}
     in_double = places.double().requires_grad_(True)
     expected = slow_effects(replace(weights, **doubles), replace(pairs, places=in_double))
-    found = torch.zeros(5, 19, 19), torch.zeros(5, 19)
+    found = torch.zeros(5, 171), torch.zeros(5, 19)
     kernels.pair_effects_forward(weights, pairs, *found)
     for value, right in zip(found, expected, strict=True):
         close(value, right.detach())
 
-    given = normal(5, 19, 19, seed=8), normal(5, 19, seed=9)
+    given = normal(5, 171, seed=8), normal(5, 19, seed=9)
     gradients = torch.autograd.grad(
         (expected[0] * given[0]).sum() + (expected[1] * given[1]).sum(),
         [*doubles.values(), in_double],
@@ -559,22 +592,31 @@ def test_effects_of_pairs_and_their_gradients_equal_the_definition(
     close(into.places, gradients[-1], 1e-4)
 
 
+def test_coordinates_in_16_bits_are_the_nearest_steps(kernels: Kernels) -> None:
+    coordinates = torch.linspace(0, 15, 30001)
+    found = in_16_bits(coordinates)
+    assert found.dtype == torch.int16
+    assert (found.double() / STEPS - coordinates.double()).abs().max() <= 0.5 / STEPS + 1e-9
+
+
 @pytest.mark.parametrize(("lists", "items"), [(1, 1), (3, 7), (2, 33), (0, 4)])
 def test_what_placed_items_add_and_its_gradient_equal_the_equation(kernels: Kernels, lists: int, items: int) -> None:
-    strengths, effects, dadded = (
-        normal(lists, items, seed=0),
-        normal(lists, items, items, seed=1),
-        normal(lists, items, items, seed=2),
-    )
+    strengths, effects = normal(lists, items, seed=0), normal(lists, items * (items - 1) // 2, seed=1)
+    order = torch.rand(lists, items, generator=torch.Generator().manual_seed(3)).argsort(1)[:, :6]
+    slates = order.where(torch.arange(order.shape[1]) < torch.arange(4, 4 + lists)[:, None], -1).contiguous()
+    dadded = normal(*slates.shape, items, seed=2)
     doubles = [array.double().requires_grad_(True) for array in (strengths, effects)]
+    of_pairs = square(doubles[1], items)
     below = torch.arange(items)[:, None] < torch.arange(items)
-    shares = torch.where(below & (effects < 0), 1 - 0.4, 1.0).double()
-    expected = doubles[0][:, :, None] * doubles[1] * shares
-    found = torch.empty_like(effects)
-    kernels.placed_forward(strengths, 0.4, effects, found)
-    close(found, expected.detach())
-    into = torch.empty(lists, items), torch.empty_like(effects)
-    kernels.placed_backward(strengths, 0.4, effects, dadded, into)
-    right = torch.autograd.grad((expected * dadded).sum(), doubles)
+    added = doubles[0][:, :, None] * of_pairs * torch.where(below & (of_pairs < 0), 1 - 0.4, 1.0)
+    expected = torch.stack(
+        [added[b, slate] * (slate >= 0)[:, None] for b, slate in enumerate(slates)] or [added[:, :6]]
+    )
+    placed, found = PlacedPairs(strengths, 0.4, effects), torch.zeros_like(dadded)
+    kernels.placed_forward(placed, slates, found)
+    close(found, expected.detach().view_as(found))
+    into = torch.zeros_like(strengths), torch.zeros_like(effects)
+    kernels.placed_backward(placed, slates, dadded, into)
+    right = torch.autograd.grad((expected.view_as(dadded) * dadded).sum(), doubles)
     for value, gradient in zip(into, right, strict=True):
         close(value, gradient, 1e-4)

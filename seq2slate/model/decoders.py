@@ -19,7 +19,7 @@ without an item.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from seq2slate.config import NetworkConfig
 from seq2slate.errors import UsageError
 from seq2slate.model.backends.kernels import Decoding, LstmDecoder, LstmWeights, StepRows, kernels_for, sampled_items
+from seq2slate.model.backends.pairs import PlacedPairs
 from seq2slate.model.interactions import ScoreTerms
 from seq2slate.model.layers import CELLS, LIMIT, Keys, RecurrentLayer, State, layer_widths, plain_lstm, pointer_scores
 
@@ -213,11 +214,8 @@ class Sequential(Decoder):
         scores, terms = self._pointer_scores(encoded, slates), encoded.terms
         if terms.bias is not None:
             scores = scores + terms.bias[:, None]
-        if terms.added is not None:
-            every = torch.arange(len(slates), device=slates.device)[:, None]
-            added = terms.added[every, slates.clamp(min=0)] * (slates >= 0)[:, :, None]
-            scores = scores + added.cumsum(1) - added
-        return scores
+        added = terms.added_by(slates)
+        return scores if added is None else scores + added.cumsum(1) - added
 
     def place(  # noqa: D102
         self, encoded: Encoded, steps: int, draws: Tensor | None, sharpness: float, positives: Tensor | None
@@ -380,8 +378,8 @@ def _queries(encoded: Encoded, outputs: Tensor, lists: Tensor) -> Tensor:
 
 def _before_the_first_step(encoded: Encoded, steps: int, draws: Tensor | None, sharpness: float) -> Decoding:
     (n_lists, n_items), keys, terms = encoded.mask.shape, encoded.keys.factors, encoded.terms
-    bias = terms.bias
-    if bias is None and terms.added is not None:
+    bias, added = terms.bias, terms.added
+    if bias is None and added is not None:
         bias = torch.zeros_like(encoded.mask, dtype=keys.dtype)
     return Decoding(
         keys,
@@ -392,7 +390,8 @@ def _before_the_first_step(encoded: Encoded, steps: int, draws: Tensor | None, s
         draws=draws,
         sharpness=sharpness,
         bias=None if bias is None else bias.clone(memory_format=torch.contiguous_format),
-        interaction=None if terms.added is None else terms.added.contiguous(),
+        interaction=added.contiguous() if isinstance(added, Tensor) else None,
+        placed=replace(added, strengths=added.strengths.contiguous()) if isinstance(added, PlacedPairs) else None,
     )
 
 

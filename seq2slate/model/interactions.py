@@ -56,7 +56,7 @@ from torch.autograd.function import once_differentiable
 
 from seq2slate.data.features import NumberColumns
 from seq2slate.model.backends.kernels import Cascade, kernels_for
-from seq2slate.model.backends.pairs import PairColumns, PairGradients, Pairs, PairWeights
+from seq2slate.model.backends.pairs import PairColumns, PairGradients, Pairs, PairWeights, PlacedPairs
 
 PARAM_SCALE = 30.0
 """Parameters of the prior and of interactions are stored divided by this: Adam moves all parameters by about the same
@@ -89,17 +89,12 @@ class ClickLikelihood:
     appeal: Tensor
     """(B, N) z_i, the log-odds of a click on each item if none above were clicked."""
     effects: Tensor
-    """(B, N, N) φ_ik, what a click on one adds to the log-odds of the other; 0 for an item and itself, and padding."""
-
-    def expected_clicks(self) -> tuple[Tensor, Tensor]:
-        """Return (B, N) l_i and c_i, over all that may happen above, clicks above taken at their expectation."""
-        logits, clicks = _ExpectedClicks.apply(self.appeal, self.effects)  # type: ignore[no-untyped-call]
-        return logits, clicks
+    """(B, P) φ_ik of the pairs, what a click on one adds to the log-odds of the other; 0 for padding."""
 
     def log_likelihood(self, labels: Tensor, mask: Tensor) -> Tensor:
         """Return (B,) the log-probability of the logged clicks (B, N), each given the clicks above it."""
         clicked = (labels > 0).to(self.appeal.dtype)
-        logits = self.appeal + (clicked[:, None] @ (self.effects * _below(self.effects))).squeeze(1)
+        logits = _ClicksAbove.apply(self.appeal, self.effects, clicked)  # type: ignore[no-untyped-call]
         return -(nn.functional.softplus(torch.where(labels > 0, -logits, logits)) * mask).sum(1)
 
 
@@ -109,10 +104,22 @@ class ScoreTerms:
 
     bias: Tensor | None
     """(B, N) b_i, what the score of each item starts with, if anything."""
-    added: Tensor | None
-    """(B, N, N) a_ki, what a placed item (first index) adds to the score of another (second), if anything."""
+    added: Tensor | PlacedPairs | None
+    """a_ki, what a placed item adds to the score of another, if anything: (B, N, N), the placed item first, or by the
+    effects of pairs."""
     clicks: ClickLikelihood | None = None
     """How likely the logged clicks are, for interactions that model them."""
+
+    def added_by(self, slates: Tensor) -> Tensor | None:
+        """Return (B, K, N) what the items of slates (B, K) add, 0 where there is none; None if nothing is added."""
+        if self.added is None:
+            return None
+        if isinstance(self.added, PlacedPairs):
+            placed = self.added
+            rows: Tensor = _PlacedRows.apply(placed.strengths, placed.effects, placed.scanned, slates)  # type: ignore[no-untyped-call]
+            return rows
+        every = torch.arange(len(slates), device=slates.device)[:, None]
+        return self.added[every, slates.clamp(min=0)] * (slates >= 0)[:, :, None]
 
 
 class Interaction(nn.Module):
@@ -134,6 +141,13 @@ class Interaction(nn.Module):
 
     def set_scale(self, columns: NumberColumns) -> None:
         """Take from the fitted transform what the interaction needs of it."""
+
+    def coordinates_of(self, dense: Tensor, lengths: Tensor) -> Tensor | None:
+        """Return (B, 3, P) what there is to know of the pairs of scaled columns (N, B, F), whatever the weights.
+
+        `forward` is then given it as `coordinates`. None if that is nothing.
+        """
+        return None
 
     def forward(self, items: Tensor, mask: Tensor, prior: Tensor | None) -> ScoreTerms:
         """Return the terms for items (N, B, I) with mask (B, N) and, if there is one, the base prior (B, N)."""
@@ -206,39 +220,48 @@ class PairwiseInteraction(Interaction):
         strengths, constant = self.head_effects * PARAM_SCALE, self.number("constant")
         return PairWeights(effects, crowding, strengths, constant, HEAD_WIDTH, HEAD_SHARPNESS, LEAST)
 
-    def forward(self, items: Tensor, mask: Tensor, prior: Tensor | None) -> ScoreTerms:  # noqa: D102
-        clicks = self.click_likelihood(items, mask, prior)
-        logits, expected = clicks.expected_clicks()
+    def forward(
+        self, items: Tensor, mask: Tensor, prior: Tensor | None, *, coordinates: Tensor | None = None
+    ) -> ScoreTerms:
+        """Return the terms; coordinates (B, 3, P) of the pairs, if they are known, need not be found."""
+        appeal, effects = self._click_model(items, mask, prior, coordinates)
+        logits, expected, effects = _ExpectedClicks.apply(appeal, effects)  # type: ignore[no-untyped-call]
         scanned = self.number("scanned")
-        bias = clicks.appeal + scanned * (logits - clicks.appeal).clamp(max=0)
-        strengths = self.number("placed") * expected
-        added = _Placed.apply(strengths, float(scanned), clicks.effects)  # type: ignore[no-untyped-call]
-        return ScoreTerms(bias.where(mask, 0.0), added, clicks)
+        bias = appeal + scanned * (logits - appeal).clamp(max=0)
+        placed = PlacedPairs(self.number("placed") * expected, float(scanned), effects)
+        return ScoreTerms(bias.where(mask, 0.0), placed, ClickLikelihood(appeal, effects))
 
-    def click_likelihood(self, items: Tensor, mask: Tensor, prior: Tensor | None) -> ClickLikelihood:
-        """Return appeals and effects of items (N, B, I)."""
+    def _click_model(
+        self, items: Tensor, mask: Tensor, prior: Tensor | None, coordinates: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return appeals (B, N) and effects (B, P) of items (N, B, I)."""
         lengths, weights = mask.sum(1), self.weights
-        coordinates = self.coordinates(items, lengths) if self.n_dense and len(items) > 1 else None
-        x = items.transpose(0, 1).where(mask[:, :, None], 0.0)
+        if coordinates is None:
+            coordinates = self.coordinates_of(items, lengths)
+        columns = torch.cat([self.heads, (self.relevance * PARAM_SCALE)[:, None]], dim=1)
+        seen = (items @ columns).transpose(0, 1).where(mask[:, :, None], 0.0)
         trained = weights.effects, weights.crowding, weights.strengths, weights.constant
         effects, crowding = _PairEffects.apply(  # type: ignore[no-untyped-call]
-            *trained, self._places(x, mask), weights, coordinates, lengths
+            *trained, self._places(seen[:, :, :-1], mask), weights, coordinates, lengths
         )
-        appeal = x @ (self.relevance * PARAM_SCALE) + self.number("offset") + crowding
-        return ClickLikelihood(appeal if prior is None else appeal + prior, effects)
+        appeal = seen[:, :, -1] + self.number("offset") + crowding
+        return appeal if prior is None else appeal + prior, effects
 
     @torch.no_grad()
-    def coordinates(self, items: Tensor, lengths: Tensor) -> Tensor:
-        """Return (B, 3, P) where the distances of items (N, B, I), of so many in each list, lie between the knots."""
-        n_items, n_lists = items.shape[:2]
-        found = items.new_zeros(n_lists, N_DISTANCES, n_items * (n_items - 1) // 2)
-        kernels_for(items).pair_coordinates(self.columns, items.detach().contiguous(), lengths, found)
+    def coordinates_of(self, dense: Tensor, lengths: Tensor) -> Tensor | None:
+        """Return (B, 3, P) where the distances of items, by their scaled columns, lie between the knots."""
+        n_items, n_lists = dense.shape[:2]
+        if not self.n_dense or n_items < 2:
+            return None
+        found = dense.new_zeros(n_lists, N_DISTANCES, n_items * (n_items - 1) // 2)
+        kernels_for(dense).pair_coordinates(self.columns, dense.detach().contiguous(), lengths, found)
         return found
 
-    def _places(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Return (B, H, N, width) the places of items (B, N, I) by the heads, with a mean squared distance of 1."""
-        places = (x @ self.heads).view(*x.shape[:2], HEADS, HEAD_WIDTH).transpose(1, 2)
-        real = mask[:, None, :, None].to(x.dtype)
+    @staticmethod
+    def _places(seen: Tensor, mask: Tensor) -> Tensor:
+        """Return (B, H, N, width) what heads see of items (B, N, H · width), with a mean squared distance of 1."""
+        places = seen.reshape(*seen.shape[:2], HEADS, HEAD_WIDTH).transpose(1, 2)
+        real = mask[:, None, :, None].to(seen.dtype)
         count = real.sum(2, keepdim=True).clamp(min=1)
         places = (places - (places * real).sum(2, keepdim=True) / count) * real
         variance = (places**2).sum((2, 3), keepdim=True) / count
@@ -255,13 +278,8 @@ INTERACTIONS: dict[str, type[Interaction]] = {"none": NoInteraction, "pairwise":
 """The interactions by name."""
 
 
-def _below(effects: Tensor) -> Tensor:
-    """Return (N, N) 1 where the second item stands below the first in base order: cheaper than `triu` of a batch."""
-    return effects.new_ones(effects.shape[1:]).triu(1)
-
-
 class _PairEffects(torch.autograd.Function):
-    """The effects (B, N, N) of pairs, and crowding (B, N)."""
+    """The effects (B, P) of pairs, and crowding (B, N)."""
 
     @staticmethod
     def forward(
@@ -277,7 +295,8 @@ class _PairEffects(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         pairs = Pairs(lengths, coordinates, places.detach().contiguous())
         n_lists, _, n_items, _ = places.shape
-        found, crowds = places.new_zeros(n_lists, n_items, n_items), places.new_zeros(n_lists, n_items)
+        found = places.new_zeros(n_lists, n_items * (n_items - 1) // 2)
+        crowds = places.new_zeros(n_lists, n_items)
         weights = replace(weights, effects=effects, crowding=crowding, strengths=strengths, constant=constant)
         kernels_for(places).pair_effects_forward(weights, pairs, found, crowds)
         ctx.weights, ctx.pairs = weights, pairs
@@ -294,41 +313,64 @@ class _PairEffects(torch.autograd.Function):
 
 
 class _ExpectedClicks(torch.autograd.Function):
-    """The log-odds and click probabilities of `ClickLikelihood`, item by item from the top."""
+    """The log-odds l_i and the clicks c_i (B, N), over all that may happen above: clicks count by their expectation.
+
+    The effects are given back, so that there is one gradient of them: what others do with them comes first.
+    """
 
     @staticmethod
-    def forward(ctx: Any, appeal: Tensor, effects: Tensor) -> tuple[Tensor, Tensor]:
-        logits, effects = appeal.clone(memory_format=torch.contiguous_format), effects.contiguous()
+    def forward(ctx: Any, appeal: Tensor, effects: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        logits = appeal.clone(memory_format=torch.contiguous_format)
         clicks = torch.empty_like(logits)
         kernels_for(logits).cascade_forward(Cascade(effects, logits, clicks))
         ctx.save_for_backward(effects, logits, clicks)
-        return logits, clicks
+        return logits, clicks, effects.view_as(effects)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dlogits: Tensor, dclicks: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, dlogits: Tensor, dclicks: Tensor, deffects: Tensor) -> tuple[Tensor, Tensor]:
         cascade = Cascade(*ctx.saved_tensors)
-        dlogits, dclicks = (one.clone(memory_format=torch.contiguous_format) for one in (dlogits, dclicks))
-        deffects = torch.zeros_like(cascade.effects)
-        kernels_for(dlogits).cascade_backward(cascade, dlogits, dclicks, deffects)
-        return dlogits, deffects
+        written = [one.clone(memory_format=torch.contiguous_format) for one in (dlogits, dclicks, deffects)]
+        kernels_for(dlogits).cascade_backward(cascade, *written)
+        return written[0], written[2]
 
 
-class _Placed(torch.autograd.Function):
-    """What placed items add (B, N, N), from ρ c_k (B, N), s and the effects (B, N, N)."""
+class _ClicksAbove(torch.autograd.Function):
+    """The log-odds (B, N) of a click on each item, given the clicks (B, N) above it."""
 
     @staticmethod
-    def forward(ctx: Any, strengths: Tensor, scanned: float, effects: Tensor) -> Tensor:
-        strengths, added = strengths.contiguous(), torch.empty_like(effects)
-        kernels_for(effects).placed_forward(strengths, scanned, effects, added)
-        ctx.save_for_backward(strengths, effects)
+    def forward(ctx: Any, appeal: Tensor, effects: Tensor, clicked: Tensor) -> Tensor:
+        logits = appeal.clone(memory_format=torch.contiguous_format)
+        kernels_for(logits).clicks_above_forward(clicked.contiguous(), effects, logits)
+        ctx.save_for_backward(clicked, effects)
+        return logits
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dlogits: Tensor) -> tuple[Tensor, Tensor, None]:
+        clicked, effects = ctx.saved_tensors
+        deffects = torch.empty_like(effects)
+        kernels_for(dlogits).clicks_above_backward(clicked.contiguous(), dlogits.contiguous(), deffects)
+        return dlogits, deffects, None
+
+
+class _PlacedRows(torch.autograd.Function):
+    """What the items of slates (B, K) add (B, K, N), by their strengths (B, N) and the effects (B, P)."""
+
+    @staticmethod
+    def forward(ctx: Any, strengths: Tensor, effects: Tensor, scanned: float, slates: Tensor) -> Tensor:
+        placed, slates = PlacedPairs(strengths.contiguous(), scanned, effects), slates.contiguous()
+        added = strengths.new_zeros(*slates.shape, strengths.shape[1])
+        kernels_for(effects).placed_forward(placed, slates, added)
+        ctx.save_for_backward(placed.strengths, effects, slates)
         ctx.scanned = scanned
         return added
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dadded: Tensor) -> tuple[Tensor, None, Tensor]:
-        strengths, effects = ctx.saved_tensors
-        gradients = torch.empty_like(strengths), torch.empty_like(effects)
-        kernels_for(effects).placed_backward(strengths, ctx.scanned, effects, dadded.contiguous(), gradients)
-        return gradients[0], None, gradients[1]
+    def backward(ctx: Any, dadded: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        strengths, effects, slates = ctx.saved_tensors
+        gradients = torch.zeros_like(strengths), torch.zeros_like(effects)
+        placed = PlacedPairs(strengths, ctx.scanned, effects)
+        kernels_for(effects).placed_backward(placed, slates, dadded.contiguous(), gradients)
+        return *gradients, None, None

@@ -40,6 +40,8 @@ from seq2slate.data.features import EncodedLists, FeatureTransform
 from seq2slate.data.lists import IntArray, ItemLists, Padding, offsets_from_lengths
 from seq2slate.errors import UsageError
 from seq2slate.model.backends.kernels import LstmEncoder, kernels_for
+from seq2slate.model.backends.pairs import PlacedPairs
+from seq2slate.model.coordinates import KnownCoordinates
 from seq2slate.model.decoders import DECODERS, Encoded
 from seq2slate.model.encoders import ENCODERS
 from seq2slate.model.interactions import INTERACTIONS, PARAM_SCALE, ScoreTerms
@@ -90,6 +92,8 @@ class NetworkInputs:
     """(B,) codes"""
     mask: Tensor
     """(B, N) True for a real item"""
+    coordinates: Tensor | None = None
+    """(B, 3, P) of the pairs of items, for an interaction that reads them, where they are known"""
 
     def to(self, device: torch.device | str) -> NetworkInputs:
         """Return the same on another device."""
@@ -99,11 +103,12 @@ class NetworkInputs:
             self.context.to(device),
             {name: codes.to(device) for name, codes in self.context_categorical.items()},
             self.mask.to(device),
+            None if self.coordinates is None else self.coordinates.to(device),
         )
 
     def double(self) -> NetworkInputs:
-        """Return the same in float64."""
-        return replace(self, dense=self.dense.double(), context=self.context.double())
+        """Return the same in float64; what is known of pairs is rounded to float32, and so is left out."""
+        return replace(self, dense=self.dense.double(), context=self.context.double(), coordinates=None)
 
 
 class InputLists:
@@ -113,6 +118,8 @@ class InputLists:
         self.encoded = encoded
         self.lengths = lengths
         self.offsets = offsets_from_lengths(lengths)
+        self.coordinates: KnownCoordinates | None = None
+        """What is known of the pairs of items, for networks that go through the same lists again and again."""
 
     @classmethod
     def of(cls, lists: ItemLists, transform: FeatureTransform) -> InputLists:
@@ -123,14 +130,15 @@ class InputLists:
         """Return the given lists (all if none are named) as padded tensors."""
         chosen = np.arange(len(self.lengths)) if index is None else index
         padding, encoded = Padding.of(self.offsets, chosen), self.encoded
-        dense = padding.pad(encoded.dense, time_major=True)
+        dense = torch.from_numpy(padding.pad(encoded.dense, time_major=True))
         codes = {name: padding.pad(column, time_major=True) for name, column in encoded.categorical.items()}
         return NetworkInputs(
-            torch.from_numpy(dense),
+            dense,
             {name: torch.from_numpy(column).long() for name, column in codes.items()},
             torch.from_numpy(encoded.context[chosen]),
             {name: torch.from_numpy(column[chosen]).long() for name, column in encoded.context_categorical.items()},
             torch.from_numpy(padding.mask),
+            None if self.coordinates is None else self.coordinates.batch(chosen, dense, self.lengths[chosen]),
         )
 
     def pad(self, values: npt.NDArray[np.float32], index: IntArray) -> Tensor:
@@ -200,7 +208,8 @@ class SlateNetwork(nn.Module):
             memory, states = self.encoder(items, mask, drop)
             keys = Keys.of(drop(memory).transpose(0, 1) @ self.w_enc)
             keep = self._keep(memory, generator)
-        terms = self.interaction(vectors, mask, self._prior(mask))
+        known = {} if inputs.coordinates is None else {"coordinates": inputs.coordinates}
+        terms = self.interaction(vectors, mask, self._prior(mask), **known)
         if self.strength == 1:
             return Encoded(items, mask, keys, states, terms, self.go, self.w_dec, self.v, keep)
         terms, v = self._mixed_with_base_order(terms, mask), self.strength * self.v
@@ -212,6 +221,8 @@ class SlateNetwork(nn.Module):
         bias, added = ((1 - self.strength) * base).expand(mask.shape), terms.added
         if terms.bias is not None:
             bias = bias + self.strength * terms.bias
+        if isinstance(added, PlacedPairs):
+            return ScoreTerms(bias, replace(added, strengths=self.strength * added.strengths), terms.clicks)
         return ScoreTerms(bias, None if added is None else self.strength * added, terms.clicks)
 
     def item_vectors(self, inputs: NetworkInputs) -> Tensor:

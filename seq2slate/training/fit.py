@@ -29,13 +29,14 @@ from torch import Tensor
 
 from seq2slate.atomic import atomic_path
 from seq2slate.config import TrainingConfig
-from seq2slate.data.lists import IntArray, ItemLists, batch_indices
+from seq2slate.data.lists import Batch, IntArray, ItemLists, batch_indices
 from seq2slate.data.ranker import BaseOrder
 from seq2slate.errors import DataError, TrainingInterruptedError, TrainingStoppedError, UsageError
 from seq2slate.estimator import check_labels
 from seq2slate.evaluation.statistics import randomisation_test
 from seq2slate.html import table
 from seq2slate.metrics import Measure, measure_ranker
+from seq2slate.model.coordinates import MOST_BYTES, KnownCoordinates
 from seq2slate.model.network import InputLists, SlateNetwork
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.progress import TrainingProgress
@@ -224,7 +225,7 @@ class _Run:
         self.progress = Progress()
         self.best_weights: dict[str, Tensor] = {}
         self.identity = run_identity(model, train, valid, config)
-        self.inputs = None if config.max_items else InputLists.of(self.train_lists, model.transform)
+        self.inputs = None if config.max_items else self._encoded(self.train_lists, rounded=True)
         self.epoch_batches = 1
         self.saved_at = time.monotonic()
 
@@ -298,7 +299,13 @@ class _Run:
         if self.config.max_items is not None:
             lists = lists.sample_items(self.config.max_items, seed=_epoch_seed(self.config.seed, self.progress.epoch))
         assert lists.labels is not None, "useful lists have labels"
-        return self.inputs or InputLists.of(lists, self.model.transform), lists.labels
+        return self.inputs or self._encoded(lists, rounded=True, most_bytes=0), lists.labels
+
+    def _encoded(self, lists: ItemLists, *, rounded: bool, most_bytes: int = MOST_BYTES) -> InputLists:
+        """Return lists as the network reads them, with what is to be known of their pairs."""
+        inputs = InputLists.of(lists, self.model.transform)
+        inputs.coordinates = KnownCoordinates(self.network.interaction, rounded=rounded, most_bytes=most_bytes)
+        return inputs
 
     def _step(self, inputs: InputLists, labels: np.ndarray[Any, Any], index: IntArray) -> None:
         progress, device = self.progress, self.model.device
@@ -378,10 +385,11 @@ class _Run:
     @cached_property
     def valid_inputs(self) -> InputLists:
         """The validation lists, encoded."""
-        return InputLists.of(self.valid, self.model.transform)
+        return self._encoded(self.valid, rounded=False)
 
     def _measure_lists(self) -> npt.NDArray[np.float64]:
-        return measure_ranker(self.model, self.valid, [self.measure], k=self.measure.k)[self.measure]
+        ranker = _EncodedRanker(self.model, self.valid_inputs)
+        return measure_ranker(ranker, self.valid, [self.measure], k=self.measure.k)[self.measure]
 
     # Checkpoints
 
@@ -433,6 +441,18 @@ class _Run:
             number, name = key.split(".", 1)
             state.setdefault(int(number), {})[name] = tensor
         self.optimiser.load_state_dict({"state": state, "param_groups": self.optimiser.state_dict()["param_groups"]})
+
+
+class _EncodedRanker:
+    """The greedy slates of a model, for batches of lists that have been encoded."""
+
+    def __init__(self, model: SlateModel, inputs: InputLists) -> None:
+        self._model, self._inputs = model, inputs
+
+    @torch.no_grad()
+    def rank(self, batch: Batch, k: int | None = None) -> IntArray:
+        encoded = self._model.network.encode(self._inputs.batch(batch.index).to(self._model.device))
+        return self._model.network.decoder.decode(encoded, k).slates.cpu().numpy()
 
 
 def _useful_lists(lists: ItemLists) -> ItemLists:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from seq2slate.model.backends import pairs as in_torch
 from seq2slate.model.backends.native import NativeKernels, native_kernels
-from seq2slate.model.backends.pairs import PairColumns, PairGradients, Pairs, PairWeights
+from seq2slate.model.backends.pairs import PairColumns, PairGradients, Pairs, PairWeights, PlacedPairs
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,8 @@ class Decoding:
     """(B, N) added to the scores; written."""
     interaction: Tensor | None = None
     """(B, N, N) what a placed item adds to the bias of the others; needs a bias."""
+    placed: PlacedPairs | None = None
+    """The same by the effects of pairs."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class Cascade:
     """The expected clicks of users who scan their lists from the top."""
 
     effects: Tensor
-    """(B, N, N) what a click on one item adds to the log-odds of another; read for items below it only."""
+    """(B, P) what a click on one item of a pair adds to the log-odds of the other."""
     logits: Tensor
     """(B, N) the log-odds of a click without clicks above; overwritten with those given the expected clicks above."""
     clicks: Tensor
@@ -165,29 +167,35 @@ class Kernels(Protocol):
         """Its gradient, from that of the scores (B, K, N)."""
 
     def cascade_forward(self, cascade: Cascade) -> None:
-        """Fill `clicks` from the top: each adds its effects to the `logits` below it."""
+        """Fill `clicks` from the top: those above an item add their effects to its `logits`."""
 
     def cascade_backward(self, cascade: Cascade, dlogits: Tensor, dclicks: Tensor, deffects: Tensor) -> None:
-        """Its gradient: dlogits and dclicks (B, N) are overwritten with the whole; deffects (B, N, N) is 0 at first."""
+        """Its gradient: dlogits and dclicks (B, N) are overwritten with the whole, and deffects (B, P) grow."""
+
+    def clicks_above_forward(self, clicked: Tensor, effects: Tensor, logits: Tensor) -> None:
+        """Add to logits (B, N) the effects (B, P) of the clicks above each item; clicked (B, N) is 1 or 0."""
+
+    def clicks_above_backward(self, clicked: Tensor, dlogits: Tensor, deffects: Tensor) -> None:
+        """Its gradient: write deffects (B, P)."""
 
     def pair_coordinates(self, columns: PairColumns, items: Tensor, lengths: Tensor, coordinates: Tensor) -> None:
         """Where the distances of items (N, B, I) lie between the knots: coordinates (B, D, P) are 0 at first."""
 
     def pair_effects_forward(self, weights: PairWeights, pairs: Pairs, effects: Tensor, crowding: Tensor) -> None:
-        """Write effects (B, N, N) and crowding (B, N), which are 0 at first."""
+        """Write effects (B, P) and crowding (B, N), which are 0 at first."""
 
     def pair_effects_backward(
         self, weights: PairWeights, pairs: Pairs, deffects: Tensor, dcrowding: Tensor, gradients: PairGradients
     ) -> None:
-        """Its gradients, from those of the effects (B, N, N) and of crowding (B, N)."""
+        """Its gradients, from those of the effects (B, P) and of crowding (B, N)."""
 
-    def placed_forward(self, strengths: Tensor, scanned: float, effects: Tensor, added: Tensor) -> None:
-        """Write added (B, N, N): effects · strengths (B, N) of the first item, less `scanned` of harm to lower ones."""
+    def placed_forward(self, placed: PlacedPairs, slates: Tensor, added: Tensor) -> None:
+        """Write added (B, K, N), 0 at first: what the items of slates (B, K) add to the scores of the others."""
 
     def placed_backward(
-        self, strengths: Tensor, scanned: float, effects: Tensor, dadded: Tensor, gradients: tuple[Tensor, Tensor]
+        self, placed: PlacedPairs, slates: Tensor, dadded: Tensor, gradients: tuple[Tensor, Tensor]
     ) -> None:
-        """Its gradients by strengths (B, N) and effects (B, N, N), from that of added."""
+        """Its gradients by strengths (B, N) and effects (B, P), 0 at first, from that of added."""
 
 
 class TorchKernels:
@@ -237,6 +245,10 @@ class TorchKernels:
         decoding.left[placed] = False
         if decoding.interaction is not None and decoding.bias is not None:
             decoding.bias[placed[0]] += decoding.interaction[placed]
+        if decoding.placed is not None and decoding.bias is not None:
+            slates = torch.full_like(decoding.slates[:, :1], -1)
+            slates[placed[0], 0] = placed[1]
+            decoding.bias.add_(in_torch.placed_rows(decoding.placed, slates)[:, 0])
 
     def pointer_forward(  # noqa: D102
         self, rows: StepRows, keys: Tensor, queries: Tensor, v: Tensor, scores: Tensor
@@ -257,18 +269,25 @@ class TorchKernels:
             gradients.v[lists] += ((1 - 2 * r) * dscore).sum(1)
 
     def cascade_forward(self, cascade: Cascade) -> None:  # noqa: D102
-        effects, logits, clicks = cascade.effects, cascade.logits, cascade.clicks
-        for item in range(logits.shape[1]):
+        logits, clicks = cascade.logits, cascade.clicks
+        for item, row in enumerate(_rows(cascade.effects, logits.shape[1])):
+            logits[:, item] += (row * clicks[:, :item]).sum(1)
             clicks[:, item] = logits[:, item].sigmoid()
-            logits[:, item + 1 :] += clicks[:, item, None] * effects[:, item, item + 1 :]
 
     def cascade_backward(self, cascade: Cascade, dlogits: Tensor, dclicks: Tensor, deffects: Tensor) -> None:  # noqa: D102
-        effects, clicks = cascade.effects, cascade.clicks
-        for item in reversed(range(clicks.shape[1])):
-            below = slice(item + 1, None)
-            deffects[:, item, below] = clicks[:, item, None] * dlogits[:, below]
-            dclicks[:, item] += (effects[:, item, below] * dlogits[:, below]).sum(1)
+        clicks, n_items = cascade.clicks, cascade.clicks.shape[1]
+        rows = list(zip(_rows(cascade.effects, n_items), _rows(deffects, n_items), strict=True))
+        for item, (row, drow) in reversed(list(enumerate(rows))):
             dlogits[:, item] += dclicks[:, item] * clicks[:, item] * (1 - clicks[:, item])
+            drow += dlogits[:, item, None] * clicks[:, :item]
+            dclicks[:, :item] += dlogits[:, item, None] * row
+
+    def clicks_above_forward(self, clicked: Tensor, effects: Tensor, logits: Tensor) -> None:  # noqa: D102
+        logits += (in_torch.below_diagonal(effects, logits.shape[1]) @ clicked[:, :, None]).squeeze(2)
+
+    def clicks_above_backward(self, clicked: Tensor, dlogits: Tensor, deffects: Tensor) -> None:  # noqa: D102
+        lower, upper = in_torch.pair_indices(clicked.shape[1], clicked.device)
+        torch.mul(dlogits[:, lower], clicked[:, upper], out=deffects)
 
     def pair_coordinates(self, columns: PairColumns, items: Tensor, lengths: Tensor, coordinates: Tensor) -> None:  # noqa: D102
         coordinates.copy_(in_torch.coordinates_of(columns, items, lengths))
@@ -291,20 +310,22 @@ class TorchKernels:
             into[:1] = gradient  # of all lists
         gradients.places.copy_(found[-1])
 
-    def placed_forward(self, strengths: Tensor, scanned: float, effects: Tensor, added: Tensor) -> None:  # noqa: D102
-        torch.mul(effects, strengths[:, :, None] * _shares(scanned, effects), out=added)
+    def placed_forward(self, placed: PlacedPairs, slates: Tensor, added: Tensor) -> None:  # noqa: D102
+        added.copy_(in_torch.placed_rows(placed, slates))
 
     def placed_backward(  # noqa: D102
-        self, strengths: Tensor, scanned: float, effects: Tensor, dadded: Tensor, gradients: tuple[Tensor, Tensor]
+        self, placed: PlacedPairs, slates: Tensor, dadded: Tensor, gradients: tuple[Tensor, Tensor]
     ) -> None:
-        counted = dadded * _shares(scanned, effects)
-        torch.sum(counted * effects, 2, out=gradients[0])
-        torch.mul(counted, strengths[:, :, None], out=gradients[1])
+        with torch.enable_grad():
+            own = [one.detach().requires_grad_() for one in (placed.strengths, placed.effects)]
+            added = in_torch.placed_rows(PlacedPairs(own[0], placed.scanned, own[1]), slates)
+        for gradient, into in zip(torch.autograd.grad(added, own, dadded), gradients, strict=True):
+            into.copy_(gradient)
 
 
-def _shares(scanned: float, effects: Tensor) -> Tensor:
-    """Return (B, N, N) 1 - scanned for a negative effect on an item below, and 1 for all others."""
-    return torch.ones_like(effects).masked_fill_(effects.triu(1) < 0, 1 - scanned)
+def _rows(pairs: Tensor, n_items: int) -> list[Tensor]:
+    """Return (B, i) for each item i, its pairs with the items above it."""
+    return list(torch.split(pairs, list(range(n_items)), dim=1))
 
 
 def sampled_items(scores: Tensor, draws: Tensor) -> Tensor:

@@ -203,11 +203,32 @@ static inline int64_t sampled(int64_t n, const uint8_t *left, const float *score
     return choice;
 }
 
-/* What decoding reads and writes: `Decoding` in Python. All but keys, v, left, scores and slates may be null. */
+/* Where the pairs of item i with the items above it, k < i, begin among the pairs of a list. */
+static inline int64_t pair_row(int64_t i) { return i * (i - 1) / 2; }
+
+/* What placed items add to the scores of others: `PlacedPairs` in Python. strengths (lists, n), effects (lists, pairs of n items). */
+typedef struct {
+    float scanned;
+    const float *strengths, *effects;
+} placed_pairs;
+
+/* Add to row (n) what item k of a list adds to the scores of all others once it is placed: its strength times the effect of the pair,
+ * less the part `scanned` of that if it is negative and k is above i in base order. */
+static inline void add_when_placed(int64_t n, int64_t k, float strength, float scanned, const float *effects, float *restrict row) {
+    const float *restrict upwards = effects + pair_row(k), *effect = effects + pair_row(k + 1) + k;
+    const float below = strength - scanned * strength;
+#pragma omp simd
+    for (int64_t i = 0; i < k; i++) row[i] += strength * upwards[i];
+    for (int64_t i = k + 1; i < n; effect += i++) row[i] += (*effect < 0.0f ? below : strength) * *effect;
+}
+
+/* What decoding reads and writes: `Decoding` in Python. All but keys, v, left, scores and slates may be null. Placed items add
+ * interaction (lists, n, n) to the bias of the others, or what `placed` says. */
 typedef struct {
     int64_t lists, n, d, steps;
     float sharpness;
     const float *keys, *v, *draws, *interaction;
+    placed_pairs placed;
     float *bias;
     uint8_t *left;
     float *scores;
@@ -228,6 +249,9 @@ static inline int64_t place_next(const decoding *now, int64_t b, int64_t step, f
     now->left[b * n + choice] = 0;
     if (now->interaction)
         for (int64_t i = 0; i < n; i++) now->bias[b * n + i] += now->interaction[(b * n + choice) * n + i];
+    if (now->placed.effects)
+        add_when_placed(n, choice, now->placed.strengths[b * n + choice], now->placed.scanned,
+                        now->placed.effects + b * pair_row(n), now->bias + b * n);
     return choice;
 }
 
@@ -252,13 +276,10 @@ typedef struct {
 static inline float sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-limited(x, 87.0f))); }
 
 /* The expected clicks (n) on a list of a user who scans from the top. logits (n), the log-odds without clicks above, grow by
- * what each click adds to those below it. */
-static inline void cascade(int64_t n, const float *effects, float *restrict logits, float *clicks) {
-    for (int64_t k = 0; k < n; k++) {
-        const float *restrict effect = effects + k * n;
-        const float click = sigmoid(logits[k]);
-        clicks[k] = click;
-#pragma omp simd
-        for (int64_t i = k + 1; i < n; i++) logits[i] += click * effect[i];
+ * what the clicks above each item add, by the effects of its pairs. */
+static inline void cascade(int64_t n, const float *effects, float *logits, float *clicks) {
+    for (int64_t i = 0; i < n; i++) {
+        logits[i] += dot(i, effects + pair_row(i), clicks);
+        clicks[i] = sigmoid(logits[i]);
     }
 }

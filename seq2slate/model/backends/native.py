@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         PointerGradients,
         StepRows,
     )
-    from seq2slate.model.backends.pairs import PairColumns, PairGradients, Pairs, PairWeights
+    from seq2slate.model.backends.pairs import PairColumns, PairGradients, Pairs, PairWeights, PlacedPairs
 
 _SOURCES = [
     Path(__file__).with_name(name) for name in ("native.c", "native_coordinates.c", "native_pairs.c", "native_list.c")
@@ -58,10 +58,12 @@ _SIGNATURES = {
     "cascade_forward": [_INTEGER, _INTEGER] + [_POINTER] * 3,
     "cascade_backward": [_INTEGER, _INTEGER] + [_POINTER] * 5,
     "pair_coordinates": [_POINTER] + [_INTEGER] * 3 + [_POINTER] * 3,
-    "pair_effects_forward": [_POINTER] + [_INTEGER] * 2 + [_POINTER] * 5,
-    "pair_effects_backward": [_POINTER] + [_INTEGER] * 2 + [_POINTER] * 6,
-    "placed_forward": [_INTEGER] * 2 + [_NUMBER] + [_POINTER] * 3,
-    "placed_backward": [_INTEGER] * 2 + [_NUMBER] + [_POINTER] * 5,
+    "pair_effects_forward": [_POINTER] + [_INTEGER] * 2 + [_POINTER] * 6,
+    "pair_effects_backward": [_POINTER] + [_INTEGER] * 2 + [_POINTER] * 7,
+    "clicks_above_forward": [_INTEGER] * 2 + [_POINTER] * 3,
+    "clicks_above_backward": [_INTEGER] * 2 + [_POINTER] * 3,
+    "placed_forward": [_INTEGER] * 3 + [_POINTER] * 3,
+    "placed_backward": [_INTEGER] * 3 + [_POINTER] * 5,
     "lstm_encode": [_POINTER, _POINTER, _INTEGER, _INTEGER, _NUMBER] + [_POINTER] * 6,
     "lstm_decode": [_POINTER] * 3,
     "place_list": [_POINTER, _POINTER, _INTEGER, _INTEGER, ctypes.c_int, _NUMBER] + [_POINTER] * 4,
@@ -86,19 +88,29 @@ class CLstm(ctypes.Structure):
         return cls(layer.weight_input.shape[0], layer.weight_hidden.shape[0], *arrays)
 
 
+class _CPlacedPairs(ctypes.Structure):
+    _fields_ = [("scanned", _NUMBER), *[(name, _POINTER) for name in ("strengths", "effects")]]
+
+    @classmethod
+    def of(cls, placed: PlacedPairs | None) -> _CPlacedPairs:
+        return cls() if placed is None else cls(placed.scanned, *addresses(placed.strengths, placed.effects))
+
+
 class _CDecoding(ctypes.Structure):
     _fields_ = [
         *[(name, _INTEGER) for name in ("lists", "n", "d", "steps")],
         ("sharpness", _NUMBER),
-        *[(name, _POINTER) for name in ("keys", "v", "draws", "interaction", "bias", "left", "scores", "slates")],
+        *[(name, _POINTER) for name in ("keys", "v", "draws", "interaction")],
+        ("placed", _CPlacedPairs),
+        *[(name, _POINTER) for name in ("bias", "left", "scores", "slates")],
     ]
 
     @classmethod
     def of(cls, state: Decoding) -> _CDecoding:
-        arrays = addresses(
-            state.keys, state.v, state.draws, state.interaction, state.bias, state.left, state.scores, state.slates
-        )
-        return cls(*state.keys.shape, state.slates.shape[1], state.sharpness, *arrays)
+        read = addresses(state.keys, state.v, state.draws, state.interaction)
+        written = addresses(state.bias, state.left, state.scores, state.slates)
+        sizes = *state.keys.shape, state.slates.shape[1]
+        return cls(*sizes, state.sharpness, *read, _CPlacedPairs.of(state.placed), *written)
 
 
 class _CDecoder(ctypes.Structure):
@@ -212,25 +224,33 @@ class NativeKernels:
         _check_memory(self.library.pair_coordinates(ctypes.byref(own), n_lists, n_items, width, *arrays))
 
     def pair_effects_forward(self, weights: PairWeights, pairs: Pairs, effects: Tensor, crowding: Tensor) -> None:  # noqa: D102
-        own, arrays = CPairWeights.of(weights), addresses(*pairs.tensors, effects, crowding)
+        own, arrays = CPairWeights.of(weights), [*_pair_addresses(pairs), *addresses(effects, crowding)]
         _check_memory(self.library.pair_effects_forward(ctypes.byref(own), *crowding.shape, *arrays))
 
     def pair_effects_backward(  # noqa: D102
         self, weights: PairWeights, pairs: Pairs, deffects: Tensor, dcrowding: Tensor, gradients: PairGradients
     ) -> None:
-        own, arrays = CPairWeights.of(weights), addresses(*pairs.tensors, deffects, dcrowding)
+        own, arrays = CPairWeights.of(weights), [*_pair_addresses(pairs), *addresses(deffects, dcrowding)]
         into = _CPairGradients(*addresses(*gradients.tensors))
         _check_memory(
             self.library.pair_effects_backward(ctypes.byref(own), *dcrowding.shape, *arrays, ctypes.byref(into))
         )
 
-    def placed_forward(self, strengths: Tensor, scanned: float, effects: Tensor, added: Tensor) -> None:  # noqa: D102
-        self.library.placed_forward(*strengths.shape, scanned, *addresses(strengths, effects, added))
+    def clicks_above_forward(self, clicked: Tensor, effects: Tensor, logits: Tensor) -> None:  # noqa: D102
+        self.library.clicks_above_forward(*logits.shape, *addresses(clicked, effects, logits))
+
+    def clicks_above_backward(self, clicked: Tensor, dlogits: Tensor, deffects: Tensor) -> None:  # noqa: D102
+        self.library.clicks_above_backward(*dlogits.shape, *addresses(clicked, dlogits, deffects))
+
+    def placed_forward(self, placed: PlacedPairs, slates: Tensor, added: Tensor) -> None:  # noqa: D102
+        own, sizes = _CPlacedPairs.of(placed), (*placed.strengths.shape, slates.shape[1])
+        self.library.placed_forward(*sizes, ctypes.byref(own), *addresses(slates, added))
 
     def placed_backward(  # noqa: D102
-        self, strengths: Tensor, scanned: float, effects: Tensor, dadded: Tensor, gradients: tuple[Tensor, Tensor]
+        self, placed: PlacedPairs, slates: Tensor, dadded: Tensor, gradients: tuple[Tensor, Tensor]
     ) -> None:
-        self.library.placed_backward(*strengths.shape, scanned, *addresses(strengths, effects, dadded, *gradients))
+        own, sizes = _CPlacedPairs.of(placed), (*placed.strengths.shape, slates.shape[1])
+        self.library.placed_backward(*sizes, ctypes.byref(own), *addresses(slates, dadded, *gradients))
 
     # Whole loops over the steps of one LSTM layer, without gradients
 
@@ -254,6 +274,13 @@ def addresses(*tensors: Tensor | None) -> list[int | None]:
     if not all(tensor is None or tensor.is_contiguous() for tensor in tensors):
         raise ValueError("the C kernels need contiguous tensors")
     return [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+
+
+def _pair_addresses(pairs: Pairs) -> list[int | None]:
+    """Return where lengths, coordinates, as floats or else in 16 bits, and places lie."""
+    found = pairs.coordinates
+    is_float = found is not None and found.is_floating_point()
+    return addresses(pairs.lengths, found if is_float else None, None if is_float else found, pairs.places)
 
 
 def _check_memory(failed: int) -> None:

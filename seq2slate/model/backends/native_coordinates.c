@@ -12,9 +12,6 @@
 
 /* Distances */
 
-/* The next address at which a line of the cache begins, less than LANES floats on. */
-static inline float *aligned(float *memory) { return (float *)(((uintptr_t)memory + 63) / 64 * 64); }
-
 static inline __attribute__((always_inline)) void distances_of_tile(int64_t columns, int64_t stride, const float *rows,
                                                                     const float *others, float *out, const int vectors) {
     lanes sum[ROWS][4] = {{{0}}};
@@ -30,19 +27,21 @@ static inline __attribute__((always_inline)) void distances_of_tile(int64_t colu
         for (int v = 0; v < vectors; v++) *(lanes *)(out + r * stride + v * LANES) = sum[r][v];
 }
 
-/* The squared distances of the pairs of n items, from transposed columns; buffer has room for ROWS of their rows. */
+/* The squared distances of the pairs of n items, from transposed columns, with room for LANES more; buffer has room for ROWS of their
+ * rows. */
 static void squared_distances(int64_t n, int64_t columns, const float *transposed, float *buffer, float *distances) {
     const int64_t stride = column_stride(n);
     for (int64_t i = 0; i < n; i += ROWS) {
-        const int64_t first = i / LANES * LANES;
-        int64_t k = first;
-        for (; k + 3 * LANES < n; k += 4 * LANES)
+        const int64_t stop = i + ROWS < n ? i + ROWS : n;
+        int64_t k = 0;
+        for (; k + 3 * LANES < stop - 1; k += 4 * LANES)
             distances_of_tile(columns, stride, transposed + i, transposed + k, buffer + k, 4);
-        for (; k + LANES < n; k += 2 * LANES)
+        for (; k + LANES < stop - 1; k += 2 * LANES)
             distances_of_tile(columns, stride, transposed + i, transposed + k, buffer + k, 2);
-        for (; k < n; k += LANES) distances_of_tile(columns, stride, transposed + i, transposed + k, buffer + k, 1);
-        for (int64_t row = i; row < i + ROWS && row < n - 1; row++)
-            memcpy(distances + pair_row(n, row), buffer + (row - i) * stride + row + 1, (size_t)(n - 1 - row) * sizeof(float));
+        for (; k < stop - 1; k += LANES) distances_of_tile(columns, stride, transposed + i, transposed + k, buffer + k, 1);
+        for (int64_t row = i; row < stop; row++) /* what is written beyond its end is overwritten by the next row */
+            for (k = 0; k < row; k += LANES)
+                *(lanes *)(distances + pair_row(row) + k) = *(const lanes *)(buffer + (row - i) * stride + k);
     }
 }
 
@@ -90,15 +89,14 @@ static float shortest_length(const pair_columns *by, int64_t n, const float *len
  * its digits for some pair, and it has to be done by differences. */
 static int angles_from_distances(int64_t n, const float *restrict lengths, float least, float *restrict distances) {
     int lost = 0;
-    for (int64_t i = 0; i < n - 1; i++) {
-        float *restrict row = distances + pair_row(n, i);
-        const float *restrict other = lengths + i + 1;
+    for (int64_t i = 1; i < n; i++) {
+        float *restrict row = distances + pair_row(i);
         const float own = lengths[i];
 #pragma omp simd reduction(| : lost)
-        for (int64_t k = 0; k < n - 1 - i; k++) {
-            const float gap = own - other[k], left = row[k] - gap * gap;
-            lost |= left < CANCELLED * row[k] || left < LONG * own * fabsf(gap) || own < least || other[k] < least;
-            row[k] = left / (2.0f * own * other[k]);
+        for (int64_t k = 0; k < i; k++) {
+            const float gap = own - lengths[k], left = row[k] - gap * gap;
+            lost |= left < CANCELLED * row[k] || left < LONG * own * fabsf(gap) || own < least || lengths[k] < least;
+            row[k] = left / (2.0f * own * lengths[k]);
         }
     }
     return !lost;
@@ -259,9 +257,8 @@ static inline __attribute__((always_inline)) void between_knots(int64_t count, c
     }
 }
 
-/* The coordinates (pairs of `room` items) of finite distances; `spare` is overwritten. Returns whether they are finite. */
-static int coordinates_from(const pair_columns *by, int64_t n, int64_t room, const float *distances, float *spare,
-                            float *coordinates) {
+/* The coordinates of finite distances; `spare` is overwritten. Returns whether they are finite. */
+static int coordinates_from(const pair_columns *by, int64_t n, const float *distances, float *spare, float *coordinates) {
     const int64_t count = pairs_of(n), segments = by->knots - 1;
     float knots[MOST_KNOTS], per[MOST_KNOTS];
     int32_t lowest, highest;
@@ -269,41 +266,35 @@ static int coordinates_from(const pair_columns *by, int64_t n, int64_t room, con
     if (highest >= 0x7F800000) return 0;
     memcpy(spare, distances, (size_t)count * sizeof(float));
     knots_of(by, count, spare, coordinates, knots);
-    if (room > n) memset(coordinates, 0, (size_t)count * sizeof(float)); /* which were room for the knots */
     for (int64_t j = 0; j < segments; j++) { /* so that no product is infinite, even if two knots are equal by rounding */
         const float gap = knots[j + 1] - knots[j], least = 1e-30f * knots[segments];
         per[j] = 1.0f / (gap > least ? gap : least);
     }
-    for (int64_t i = 0; i < (room == n ? 1 : n - 1); i++) {
-        const float *row = distances + pair_row(n, i);
-        float *out = coordinates + pair_row(room, i);
-        const int64_t width = room == n ? count : n - 1 - i;
-        if (segments == 10) /* a constant lets the compiler handle many pairs at once */
-            between_knots(width, row, knots, per, out, 10);
-        else
-            between_knots(width, row, knots, per, out, segments);
-    }
+    if (segments == 10) /* a constant lets the compiler handle many pairs at once */
+        between_knots(count, distances, knots, per, coordinates, 10);
+    else
+        between_knots(count, distances, knots, per, coordinates, segments);
     return 1;
 }
 
-int coordinates_of_list(const pair_columns *by, int64_t n, int64_t room, int64_t width, const float *x, float *memory,
+int coordinates_of_list(const pair_columns *by, int64_t n, int64_t apart, int64_t width, const float *x, float *memory,
                         float *pairs, float *coordinates) {
-    const int64_t stride = column_stride(n), columns = by->columns, apart = pairs_of(room);
+    const int64_t stride = column_stride(n), columns = by->columns;
     float *transposed = aligned(memory), *lengths = transposed + columns * stride, *buffer = lengths + stride;
-    float *distances = pairs, *spare = pairs + pairs_of(n);
+    float *distances = pairs, *spare = pairs + pairs_of(n) + LANES;
     transpose(n, columns, width, x, transposed);
     squared_distances(n, columns, transposed, buffer, distances);
-    if (!coordinates_from(by, n, room, distances, spare, coordinates + SCALED * apart)) return 0;
+    if (!coordinates_from(by, n, distances, spare, coordinates + SCALED * apart)) return 0;
     centred_lengths(n, columns, transposed, lengths);
     const float least = shortest_length(by, n, lengths);
     if (!angles_from_distances(n, lengths, least, distances)) {
         angles_by_differences(by, n, least, transposed, lengths, buffer, distances);
         transpose(n, columns, width, x, transposed);
     }
-    if (!coordinates_from(by, n, room, distances, spare, coordinates + ANGLE * apart)) return 0;
+    if (!coordinates_from(by, n, distances, spare, coordinates + ANGLE * apart)) return 0;
     recover_raw(by, n, transposed);
     squared_distances(n, columns, transposed, buffer, distances);
-    return coordinates_from(by, n, room, distances, spare, coordinates + RAW * apart);
+    return coordinates_from(by, n, distances, spare, coordinates + RAW * apart);
 }
 
 int pair_coordinates(const pair_columns *by, int64_t lists, int64_t n, int64_t width, const int64_t *lengths, const float *items,
@@ -312,12 +303,12 @@ int pair_coordinates(const pair_columns *by, int64_t lists, int64_t n, int64_t w
     int failed = 0;
 #pragma omp parallel reduction(| : failed)
     {
-        float *memory = malloc((size_t)(needed + 2 * pairs_of(n)) * sizeof(float));
+        float *memory = malloc((size_t)(needed + 2 * pairs_of(n) + 2 * LANES) * sizeof(float));
         failed |= !memory;
 #pragma omp for schedule(dynamic)
         for (int64_t b = 0; b < lists; b++)
             if (memory && lengths[b] > 1)
-                coordinates_of_list(by, lengths[b], n, lists * width, items + b * width, memory, memory + needed,
+                coordinates_of_list(by, lengths[b], pairs_of(n), lists * width, items + b * width, memory, memory + needed,
                                     coordinates + b * DISTANCES * pairs_of(n));
         free(memory);
     }

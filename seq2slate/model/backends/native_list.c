@@ -120,32 +120,36 @@ static void scale(const scaling *by, int64_t n, int has_missing, const float *re
     }
 }
 
-/* The terms of the score that compare items x (n, f): bias (n), which holds the prior, and added (n, n). Returns PLACED, NO_MEMORY,
- * or NOT_FINITE if some distance is too large. */
+/* What the interaction gives to the scores of one list of n items: strengths (n), of those placed, and the effects of pairs. */
+typedef struct {
+    float *memory, *strengths, *effects;
+} comparison;
+
+/* The terms of the score that compare items x (n, f): bias (n), which holds the prior, and what placed items add. Returns PLACED,
+ * NO_MEMORY, or NOT_FINITE if some distance is too large; in any case the memory is the caller's to free. */
 static int compare_items(gemm_function *gemm, const pairwise *net, int64_t n, int64_t f, const float *x, float *bias,
-                         float *added) {
+                         comparison *out) {
     const int has_distances = net->columns.columns > 0 && n > 1;
-    const int64_t stride = column_stride(n), places = net->weights.heads * net->weights.head_width;
-    const int64_t first = has_distances ? coordinate_memory(&net->columns, n) : 0;
-    float *memory = malloc((size_t)(first + (has_distances ? DISTANCES * pairs_of(n) : 0) + 2 * places * stride + 3 * stride) *
-                           sizeof(float));
-    if (!memory) return NO_MEMORY;
-    float *coordinates = memory + first, *own = coordinates + (has_distances ? DISTANCES * pairs_of(n) : 0);
-    float *unplaced = own + places * stride, *crowding = unplaced + places * stride, *logits = crowding + stride;
-    float *clicks = logits + stride;
-    if (has_distances && !coordinates_of_list(&net->columns, n, n, f, x, memory, added, coordinates)) {
-        free(memory);
+    const int64_t stride = column_stride(n), places = net->weights.heads * net->weights.head_width, pairs = pairs_of(n);
+    const int64_t scratch = has_distances ? coordinate_memory(&net->columns, n) : 0, apart = has_distances ? pairs : 0;
+    out->memory = malloc((size_t)(LANES + 2 * places * stride + 3 * stride + 2 * pairs + 2 * LANES + DISTANCES * apart + scratch) *
+                         sizeof(float));
+    if (!out->memory) return NO_MEMORY;
+    float *own = aligned(out->memory), *unplaced = own + places * stride, *crowding = unplaced + places * stride;
+    float *logits = crowding + stride, *clicks = logits + stride, *effects = clicks + stride;
+    float *coordinates = effects + 2 * pairs + 2 * LANES; /* the effects come last: distances are found in their place */
+    if (has_distances &&
+        !coordinates_of_list(&net->columns, n, apart, f, x, coordinates + DISTANCES * apart, effects, coordinates))
         return NOT_FINITE;
-    }
+    const pair_coordinates_of_list found = {.floats = coordinates, .apart = apart};
     product(gemm, n, places, f, x, net->heads, 0.0f, unplaced);
     place_heads(&net->weights, n, unplaced, own);
-    effects_of_list(&net->weights, n, n, has_distances ? coordinates : NULL, own, added, crowding);
+    effects_of_list(&net->weights, n, has_distances ? &found : NULL, own, effects, crowding);
     for (int64_t i = 0; i < n; i++) bias[i] += net->offset + crowding[i] + dot(f, x + i * f, net->relevance), logits[i] = bias[i];
-    cascade(n, added, logits, clicks);
+    cascade(n, effects, logits, clicks);
     for (int64_t i = 0; i < n; i++) bias[i] += net->scanned * (logits[i] < bias[i] ? logits[i] - bias[i] : 0.0f);
     for (int64_t i = 0; i < n; i++) clicks[i] *= net->placed;
-    add_when_placed(n, net->scanned, clicks, added, added);
-    free(memory);
+    out->strengths = clicks, out->effects = effects;
     return PLACED;
 }
 
@@ -200,29 +204,30 @@ int place_list(gemm_function *gemm, const list_network *net, int64_t n, int64_t 
     const int has_missing = !is_finite(given, features);
     if (has_missing && !(is_raw && net->scaling->imputes && !has_infinity(given, features))) return NOT_FINITE;
     float *memory = calloc((size_t)(n * f + n + (2 * n + 1) * d + 4 * d + steps * n + n * 4 * d + 5 * d), sizeof(float));
-    float *added = net->pairwise ? malloc((size_t)(n * n) * sizeof(float)) : NULL;
     uint8_t *left = malloc((size_t)n);
-    if (!memory || !left || (net->pairwise && !added)) {
-        free(memory), free(added), free(left);
+    if (!memory || !left) {
+        free(memory), free(left);
         return NO_MEMORY;
     }
+    comparison compared = {0};
     float *scaled = memory, *bias = scaled + n * f, *outputs = bias + n, *keys = outputs + (n + 1) * d, *c = keys + n * d;
     float *h = c + 2 * d, *scores = h + 2 * d, *rest = scores + steps * n;
     const float *x = features;
     int outcome = PLACED;
     if (is_raw) scale(net->scaling, n, has_missing, features, scaled), x = scaled;
     for (int64_t i = 0; net->prior && i < n; i++) bias[i] = net->prior[i < net->positions ? i : net->positions - 1];
-    if (net->pairwise) outcome = compare_items(gemm, net->pairwise, n, f, x, bias, added);
+    if (net->pairwise) outcome = compare_items(gemm, net->pairwise, n, f, x, bias, &compared);
     for (int64_t i = 0; net->strength != 1.0f && i < n; i++)
         bias[i] = net->strength * bias[i] - (1.0f - net->strength) * log1pf((float)i);
     if (outcome == PLACED) {
         encode_list(gemm, net, n, x, rest, outputs, c, keys);
         memcpy(h + n % 2 * d, outputs + n * d, d * sizeof(float));
         memset(left, 1, (size_t)n);
+        const placed_pairs placed = {net->pairwise ? net->pairwise->scanned : 0.0f, compared.strengths, compared.effects};
         const decoding now = {.lists = 1, .n = n, .d = d, .steps = steps, .sharpness = sharpness, .keys = keys, .v = net->v,
-                              .draws = draws, .interaction = added, .bias = bias, .left = left, .scores = scores, .slates = slate};
+                              .draws = draws, .placed = placed, .bias = bias, .left = left, .scores = scores, .slates = slate};
         outcome = decode_list(gemm, net, &now, x, rest, h, c, log_probabilities);
     }
-    free(memory), free(added), free(left);
+    free(memory), free(compared.memory), free(left);
     return outcome;
 }

@@ -24,17 +24,25 @@ static inline lanes looked_up(lanes table, indices at) {
 #endif
 }
 
-/* As fast_exp. */
-static inline lanes exp_of_lanes(lanes x) {
+/* 2^x for x <= 0: as fast_exp, with a whole number of halvings. */
+static inline lanes power_of_two(lanes x) {
+#ifdef __AVX512F__
+    const lanes n = (lanes)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), r = x - n;
+#else
     const float shift = 12583039.0f;
-    const lanes rounded = x * 1.44269504088896341f + shift, n = rounded - shift;
-    const lanes r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-    lanes p = 8.2975834687e-3f * r + 4.1915877655e-2f;
-    p = p * r + 1.6667578369e-1f;
-    p = p * r + 4.9998890459e-1f;
-    p = p * r + 9.9999969014e-1f;
-    p = p * r + 1.0000000721e+0f;
+    for (int l = 0; l < LANES; l++) x[l] = x[l] < -126.0f ? -126.0f : x[l];
+    const lanes rounded = x + shift, r = x - (rounded - shift);
+#endif
+    lanes p = 1.3276357399e-3f * r + 9.6756557507e-3f;
+    p = p * r + 5.5507144858e-2f;
+    p = p * r + 2.4022117614e-1f;
+    p = p * r + 6.9314696578e-1f;
+    p = p * r + 1.0000000721f;
+#ifdef __AVX512F__
+    return (lanes)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
     return p * (lanes)((indices)rounded << 23);
+#endif
 }
 
 static inline float squares_of(int64_t count, const float *restrict x) {
@@ -61,66 +69,131 @@ static inline lanes on_polyline(const polyline *line, indices whole, lanes part)
     return looked_up(line->values, whole) + looked_up(line->steps, whole) * part;
 }
 
-/* What the heads do to the pairs of an item with LANES others. */
-static inline lanes head_effects(const pair_weights *weights, int64_t stride, const float *own, const float *others) {
+/* The first `count` <= LANES of some numbers, and zeros. */
+static inline lanes load_lanes(const float *from, int64_t count) {
+    if (count >= LANES) return *(const lanes *)from;
+#ifdef __AVX512F__
+    return (lanes)_mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), from);
+#else
+    lanes found = {0};
+    memcpy(&found, from, (size_t)count * sizeof(float));
+    return found;
+#endif
+}
+
+static inline indices load_shorts(const int16_t *from, int64_t count) {
+    shorts found = {0};
+    if (count >= LANES)
+        found = *(const shorts *)from;
+    else
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+        found = (shorts)_mm256_maskz_loadu_epi16((__mmask16)((1u << count) - 1), from);
+#else
+        memcpy(&found, from, (size_t)count * sizeof(int16_t));
+#endif
+    return __builtin_convertvector(found, indices);
+}
+
+static inline void store_lanes(float *to, lanes values, int64_t count) {
+    if (count >= LANES) {
+        *(lanes *)to = values;
+        return;
+    }
+#ifdef __AVX512F__
+    _mm512_mask_storeu_ps(to, (__mmask16)((1u << count) - 1), (__m512)values);
+#else
+    memcpy(to, &values, (size_t)count * sizeof(float));
+#endif
+}
+
+static inline lanes first_lanes(lanes values, int64_t count) {
+    if (count >= LANES) return values;
+#ifdef __AVX512F__
+    return (lanes)_mm512_maskz_mov_ps((__mmask16)((1u << count) - 1), (__m512)values);
+#else
+    for (int64_t l = count; l < LANES; l++) values[l] = 0.0f;
+    return values;
+#endif
+}
+
+/* Coordinates from pair `at` on, `count` of them: their whole parts, and the rest. */
+static inline void coordinate_parts(const pair_coordinates_of_list *from, int64_t distance, int64_t at, int64_t count,
+                                    indices *whole, lanes *part) {
+    if (from->fixed) {
+        const indices found = load_shorts(from->fixed + distance * from->apart + at, count);
+        *whole = found >> FIXED_POINT;
+        *part = __builtin_convertvector(found & ((1 << FIXED_POINT) - 1), lanes) * (1.0f / (1 << FIXED_POINT));
+    } else {
+        const lanes place = load_lanes(from->floats + distance * from->apart + at, count);
+        *whole = __builtin_convertvector(place, indices);
+        *part = place - __builtin_convertvector(*whole, lanes);
+    }
+}
+
+/* What the heads do to the pairs of an item with LANES others; `rate` is that of the exponential, by powers of two. */
+static inline __attribute__((always_inline)) lanes head_effects(const pair_weights *weights, int64_t stride, float rate,
+                                                                const float *own, const float *others, const int64_t heads,
+                                                                const int64_t width) {
     lanes effect = {0};
-    for (int64_t h = 0; h < weights->heads; h++) {
+    for (int64_t h = 0; h < heads; h++) {
         lanes distance = {0};
-        for (int64_t w = 0; w < weights->head_width; w++, own += stride, others += stride) {
+        for (int64_t w = 0; w < width; w++, own += stride, others += stride) {
             const lanes gap = *(const lanes *)others - own[0];
             distance += gap * gap;
         }
-        effect += weights->strengths[h] * exp_of_lanes(-least_of(weights->sharpness * distance, 87.0f - (lanes){0}));
+        effect += weights->strengths[h] * power_of_two(rate * distance);
     }
     return effect;
 }
 
-static inline lanes load_lanes(const float *from, int64_t count) {
-    lanes found = {0};
-    if (count >= LANES) return *(const lanes *)from;
-    memcpy(&found, from, (size_t)count * sizeof(float));
-    return found;
+static inline float halvings(const pair_weights *weights) { return -1.44269504088896341f * weights->sharpness; }
+
+static inline float sum_of_lanes(lanes x) {
+    float sum = 0.0f;
+    for (int l = 0; l < LANES; l++) sum += x[l];
+    return sum;
 }
 
-/* Copy the upper half of (n, n) to the lower, block by block, since every row of a block is a line of the cache. */
-static void mirror(int64_t n, int64_t room, float *effects) {
-    for (int64_t first = 0; first < n; first += BLOCK_SIDE)
-        for (int64_t block = first; block < n; block += BLOCK_SIDE)
-            for (int64_t k = block; k < n && k < block + BLOCK_SIDE; k++)
-                for (int64_t i = first; i < k && i < first + BLOCK_SIDE; i++) effects[k * room + i] = effects[i * room + k];
-}
-
-void effects_of_list(const pair_weights *weights, int64_t n, int64_t room, const float *coordinates, const float *places,
-                     float *effects, float *crowding) {
-    const int64_t stride = column_stride(n), knots = weights->knots;
+static inline __attribute__((always_inline)) void effects_by_row(const pair_weights *weights, int64_t n,
+                                                                 const pair_coordinates_of_list *coordinates, const float *places,
+                                                                 float *effects, float *crowding, const int64_t heads,
+                                                                 const int64_t width) {
+    const int64_t stride = column_stride(n), knots = weights->knots, distances = coordinates ? DISTANCES : 0;
+    const float rate = halvings(weights);
     polyline effect_lines[DISTANCES], crowd_lines[DISTANCES];
     for (int64_t d = 0; d < DISTANCES; d++) {
         effect_lines[d] = new_polyline(knots, weights->effects + d * knots);
         crowd_lines[d] = new_polyline(knots, weights->crowding + d * knots);
     }
     memset(crowding, 0, (size_t)stride * sizeof(float));
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 1; i < n; i++) {
         lanes own = {0};
-        effects[i * room + i] = 0.0f;
-        for (int64_t k = i + 1; k < n; k += LANES) {
-            const int64_t count = n - k < LANES ? n - k : LANES;
-            lanes effect = weights->constant + head_effects(weights, stride, places + i, places + k), crowd = {0};
-            for (int64_t d = 0; coordinates && d < DISTANCES; d++) {
-                const lanes place = load_lanes(coordinates + d * pairs_of(room) + pair_row(room, i) + k - i - 1, count);
-                const indices whole = __builtin_convertvector(place, indices);
-                const lanes part = place - __builtin_convertvector(whole, lanes);
+        for (int64_t k = 0; k < i; k += LANES) {
+            const int64_t count = i - k, at = pair_row(i) + k;
+            lanes effect = weights->constant + head_effects(weights, stride, rate, places + i, places + k, heads, width);
+            lanes crowd = {0}, part;
+            indices whole;
+            for (int64_t d = 0; d < distances; d++) {
+                coordinate_parts(coordinates, d, at, count, &whole, &part);
                 effect += on_polyline(effect_lines + d, whole, part);
                 crowd += on_polyline(crowd_lines + d, whole, part);
             }
-            memcpy(effects + i * room + k, &effect, (size_t)count * sizeof(float));
-            for (int64_t l = count; l < LANES; l++) crowd[l] = 0.0f;
+            store_lanes(effects + at, effect, count);
+            crowd = first_lanes(crowd, count);
             *(lanes *)(crowding + k) += crowd;
             own += crowd;
         }
-        for (int64_t l = 0; l < LANES; l++) crowding[i] += own[l];
+        crowding[i] += sum_of_lanes(own);
     }
     for (int64_t i = 0; i < n; i++) crowding[i] /= (float)(n > 1 ? n - 1 : 1);
-    mirror(n, room, effects);
+}
+
+void effects_of_list(const pair_weights *weights, int64_t n, const pair_coordinates_of_list *coordinates, const float *places,
+                     float *effects, float *crowding) {
+    if (weights->heads == 6 && weights->head_width == 4) /* constants let the compiler keep all in registers */
+        effects_by_row(weights, n, coordinates, places, effects, crowding, 6, 4);
+    else
+        effects_by_row(weights, n, coordinates, places, effects, crowding, weights->heads, weights->head_width);
 }
 
 void place_heads(const pair_weights *weights, int64_t n, const float *unplaced, float *places) {
@@ -142,78 +215,53 @@ void place_heads(const pair_weights *weights, int64_t n, const float *unplaced, 
 
 /* Gradients */
 
-/* The gradients of one list while it is read; the sums are over LANES pairs apart. */
-typedef struct {
-    lanes effects[DISTANCES][MOST_KNOTS], crowding[DISTANCES][MOST_KNOTS], constant;
-    lanes *strengths, *own; /* (heads), and (heads * head_width) of the item at hand */
-    float *places; /* (heads * head_width, column_stride(n)) */
-} sums;
-
-static inline float sum_of_lanes(lanes x) {
-    float sum = 0.0f;
-    for (int l = 0; l < LANES; l++) sum += x[l];
-    return sum;
-}
-
-/* Add the gradients of the weights at the knots: each has the share 1 - |place - knot| of a place next to it. */
-static inline void distance_gradient(int64_t knots, lanes place, lanes deffect, lanes dcrowd, lanes *effects, lanes *crowding) {
+/* Add the gradients of the weights at the knots, from those of the pairs: each has the share 1 - |place - knot| of a place next to
+ * it. The sums over LANES pairs apart stay in registers if `knots` is a constant. */
+static inline __attribute__((always_inline)) void knot_gradients(const pair_coordinates_of_list *coordinates, int64_t distance,
+                                                                 int64_t pairs, const float *deffects, const float *dcrowds,
+                                                                 float *effects, float *crowding, const int64_t knots) {
     const lanes one = 1.0f - (lanes){0};
-    for (int64_t j = 0; j < knots; j++) {
-        const lanes away = place - (float)j;
-        const lanes share = one - least_of((lanes)((indices)away & INT32_MAX), one);
-        effects[j] += deffect * share;
-        crowding[j] += dcrowd * share;
-    }
-}
-
-static inline void head_gradient(const pair_weights *weights, int64_t stride, const float *own, const float *others, float *dothers,
-                                 lanes deffect, sums *into) {
-    const int64_t width = weights->head_width;
-    lanes *down = into->own;
-    for (int64_t h = 0; h < weights->heads; h++) {
-        lanes distance = {0};
-        for (int64_t w = 0; w < width; w++) {
-            const lanes gap = *(const lanes *)(others + w * stride) - own[w * stride];
-            distance += gap * gap;
-        }
-        const lanes value = deffect * exp_of_lanes(-least_of(weights->sharpness * distance, 87.0f - (lanes){0}));
-        const lanes slope = -2.0f * weights->sharpness * weights->strengths[h] * value;
-        into->strengths[h] += value;
-        for (int64_t w = 0; w < width; w++, own += stride, others += stride, dothers += stride, down++) {
-            const lanes pull = slope * (*(const lanes *)others - own[0]);
-            *(lanes *)dothers += pull;
-            *down -= pull;
+    lanes by_effect[MOST_KNOTS] = {{0}}, by_crowd[MOST_KNOTS] = {{0}}, part;
+    indices whole;
+    for (int64_t at = 0; at < pairs; at += LANES) {
+        const lanes deffect = load_lanes(deffects + at, pairs - at), dcrowd = load_lanes(dcrowds + at, pairs - at);
+        coordinate_parts(coordinates, distance, at, pairs - at, &whole, &part);
+        const lanes place = part + __builtin_convertvector(whole, lanes);
+        for (int64_t j = 0; j < knots; j++) {
+            const lanes share = one - least_of((lanes)((indices)(place - (float)j) & INT32_MAX), one);
+            by_effect[j] += deffect * share;
+            by_crowd[j] += dcrowd * share;
         }
     }
+    for (int64_t j = 0; j < knots; j++) effects[j] = sum_of_lanes(by_effect[j]), crowding[j] = sum_of_lanes(by_crowd[j]);
 }
 
-/* Put deffects (n of `room`, twice) of both directions of a pair into the upper half of out (n, n). */
-static void both_directions(int64_t n, int64_t room, const float *restrict deffects, float *restrict out) {
-    for (int64_t first = 0; first < n; first += BLOCK_SIDE)
-        for (int64_t block = first; block < n; block += BLOCK_SIDE)
-            for (int64_t i = first; i < n && i < first + BLOCK_SIDE; i++)
-                for (int64_t k = block; k < n && k < block + BLOCK_SIDE; k++)
-                    out[i * n + k] = deffects[i * room + k] + deffects[k * room + i];
-}
-
-/* Add the gradients of the pairs of item i. */
-static void gradient_of_row(const pair_weights *weights, int64_t n, int64_t room, int64_t i, const float *coordinates,
-                            const float *places, const float *deffects, const float *dcrowding, sums *into) {
-    const int64_t stride = column_stride(n), all = weights->heads * weights->head_width;
-    memset(into->own, 0, (size_t)all * sizeof(lanes));
-    for (int64_t k = i + 1; k < n; k += LANES) {
-        const int64_t count = n - k < LANES ? n - k : LANES;
-        const lanes deffect = load_lanes(deffects + i * n + k, count);
-        lanes dcrowd = load_lanes(dcrowding + k, count) + dcrowding[i];
-        for (int64_t l = count; l < LANES; l++) dcrowd[l] = 0.0f;
-        into->constant += deffect;
-        head_gradient(weights, stride, places + i, places + k, into->places + k, deffect, into);
-        for (int64_t d = 0; coordinates && d < DISTANCES; d++) {
-            const float *row = coordinates + d * pairs_of(room) + pair_row(room, i) + k - i - 1;
-            distance_gradient(weights->knots, load_lanes(row, count), deffect, dcrowd, into->effects[d], into->crowding[d]);
+/* Add the gradients of head h, whose places (width, column_stride(n)) these are, and return that of its strength. */
+static inline __attribute__((always_inline)) float head_gradient(int64_t n, float strength, float rate, float sharpness,
+                                                                 const float *places, const float *deffects, float *dplaces,
+                                                                 const int64_t width) {
+    const int64_t stride = column_stride(n);
+    lanes total = {0};
+    for (int64_t i = 1; i < n; i++) {
+        lanes own[MOST_WIDTH] = {{0}};
+        for (int64_t k = 0; k < i; k += LANES) {
+            const lanes deffect = load_lanes(deffects + pair_row(i) + k, i - k);
+            lanes gap[MOST_WIDTH], distance = {0};
+            for (int64_t w = 0; w < width; w++) {
+                gap[w] = *(const lanes *)(places + w * stride + k) - places[w * stride + i];
+                distance += gap[w] * gap[w];
+            }
+            const lanes value = deffect * power_of_two(rate * distance), slope = -2.0f * sharpness * strength * value;
+            total += value;
+            for (int64_t w = 0; w < width; w++) {
+                const lanes pull = slope * gap[w];
+                *(lanes *)(dplaces + w * stride + k) += pull;
+                own[w] -= pull;
+            }
         }
+        for (int64_t w = 0; w < width; w++) dplaces[w * stride + i] += sum_of_lanes(own[w]);
     }
-    for (int64_t w = 0; w < all; w++) into->places[w * stride + i] += sum_of_lanes(into->own[w]);
+    return sum_of_lanes(total);
 }
 
 /* The places (heads, room, head_width) of one list, transposed. */
@@ -222,93 +270,77 @@ static void transpose_places(const pair_weights *weights, int64_t n, int64_t roo
     for (int64_t h = 0; h < weights->heads; h++) transpose(n, width, width, given + h * room * width, places + h * width * stride);
 }
 
-static void write_gradients(const pair_weights *weights, int64_t n, int64_t room, const sums *from, const pair_gradients *out,
-                            int64_t b) {
-    const int64_t stride = column_stride(n), knots = weights->knots, heads = weights->heads, width = weights->head_width;
-    for (int64_t d = 0; d < DISTANCES; d++)
-        for (int64_t j = 0; j < knots; j++) {
-            out->effects[(b * DISTANCES + d) * knots + j] = sum_of_lanes(from->effects[d][j]);
-            out->crowding[(b * DISTANCES + d) * knots + j] = sum_of_lanes(from->crowding[d][j]);
-        }
-    out->constant[b] = sum_of_lanes(from->constant);
+/* The gradients of list b, from those of its effects (pairs) and of its crowding (n). */
+static int gradients_of_list(const pair_weights *weights, int64_t n, int64_t room, const pair_coordinates_of_list *coordinates,
+                             const float *given, const float *deffects, const float *dcrowding, const pair_gradients *out,
+                             int64_t b) {
+    const int64_t stride = column_stride(n), heads = weights->heads, width = weights->head_width, knots = weights->knots;
+    const int64_t size = width * stride, pairs = pairs_of(n);
+    const float scale = 1.0f / (float)(n > 1 ? n - 1 : 1), rate = halvings(weights);
+    float *memory = calloc((size_t)(2 * heads * size + (coordinates ? pairs : 0) + LANES), sizeof(float));
+    if (!memory) return 1;
+    float *places = aligned(memory), *dplaces = places + heads * size, *dcrowds = dplaces + heads * size;
+    transpose_places(weights, n, room, given, places);
+    out->constant[b] = sum_of(pairs, deffects);
     for (int64_t h = 0; h < heads; h++) {
-        out->strengths[b * heads + h] = sum_of_lanes(from->strengths[h]);
+        const float strength = weights->strengths[h], *own = places + h * size;
+        out->strengths[b * heads + h] =
+            width == 4 ? head_gradient(n, strength, rate, weights->sharpness, own, deffects, dplaces + h * size, 4)
+                       : head_gradient(n, strength, rate, weights->sharpness, own, deffects, dplaces + h * size, width);
         for (int64_t i = 0; i < n; i++)
             for (int64_t w = 0; w < width; w++)
-                out->places[((b * heads + h) * room + i) * width + w] = from->places[(h * width + w) * stride + i];
+                out->places[((b * heads + h) * room + i) * width + w] = dplaces[h * size + w * stride + i];
     }
-}
-
-static int gradients_of_list(const pair_weights *weights, int64_t n, int64_t room, const float *coordinates, const float *given,
-                             const float *deffects, const float *dcrowding, const pair_gradients *out, int64_t b) {
-    const int64_t stride = column_stride(n), heads = weights->heads, all = heads * weights->head_width;
-    float *memory = calloc((size_t)(2 * all * stride + n * n + stride + (heads + all) * LANES), sizeof(float));
-    if (!memory) return 1;
-    float *places = memory, *both = places + 2 * all * stride, *dcrowd = both + n * n, *rest = dcrowd + stride;
-    sums into = {.strengths = (lanes *)rest, .own = (lanes *)rest + heads, .places = places + all * stride};
-    transpose_places(weights, n, room, given, places);
-    both_directions(n, room, deffects, both);
-    for (int64_t i = 0; i < n; i++) dcrowd[i] = dcrowding[i] / (float)(n > 1 ? n - 1 : 1);
-    for (int64_t i = 0; i < n; i++) gradient_of_row(weights, n, room, i, coordinates, places, both, dcrowd, &into);
-    write_gradients(weights, n, room, &into, out, b);
+    for (int64_t i = 0; coordinates && i < n; i++)
+        for (int64_t k = 0; k < i; k++) dcrowds[pair_row(i) + k] = (dcrowding[i] + dcrowding[k]) * scale;
+    for (int64_t d = 0; coordinates && d < DISTANCES; d++) {
+        float *effects = out->effects + (b * DISTANCES + d) * knots, *crowding = out->crowding + (b * DISTANCES + d) * knots;
+        if (knots == 11)
+            knot_gradients(coordinates, d, pairs, deffects, dcrowds, effects, crowding, 11);
+        else
+            knot_gradients(coordinates, d, pairs, deffects, dcrowds, effects, crowding, knots);
+    }
     free(memory);
     return 0;
 }
 
 /* Batches */
 
-int pair_effects_forward(const pair_weights *weights, int64_t lists, int64_t n, const int64_t *lengths, const float *coordinates,
-                         const float *places, float *effects, float *crowding) {
-    const int64_t all = weights->heads * weights->head_width, pairs = DISTANCES * pairs_of(n);
+/* Coordinates of all lists, of which one pointer or both are null. */
+static pair_coordinates_of_list coordinates_at(const float *floats, const int16_t *fixed, int64_t n, int64_t b) {
+    const int64_t apart = pairs_of(n), start = b * DISTANCES * apart;
+    return (pair_coordinates_of_list){floats ? floats + start : NULL, fixed ? fixed + start : NULL, apart};
+}
+
+int pair_effects_forward(const pair_weights *weights, int64_t lists, int64_t n, const int64_t *lengths, const float *floats,
+                         const int16_t *fixed, const float *places, float *effects, float *crowding) {
+    const int64_t all = weights->heads * weights->head_width;
     int failed = 0;
 #pragma omp parallel for schedule(dynamic) reduction(| : failed)
     for (int64_t b = 0; b < lists; b++) {
+        const pair_coordinates_of_list coordinates = coordinates_at(floats, fixed, n, b);
         const int64_t own = lengths[b], stride = column_stride(own);
-        float *memory = malloc((size_t)((all + 1) * stride) * sizeof(float));
+        float *memory = malloc((size_t)((all + 1) * stride + LANES) * sizeof(float)), *at = aligned(memory);
         failed |= !memory;
         if (!memory) continue;
-        transpose_places(weights, own, n, places + b * all * n, memory);
-        effects_of_list(weights, own, n, coordinates ? coordinates + b * pairs : NULL, memory, effects + b * n * n,
-                        memory + all * stride);
-        memcpy(crowding + b * n, memory + all * stride, (size_t)own * sizeof(float));
+        transpose_places(weights, own, n, places + b * all * n, at);
+        effects_of_list(weights, own, floats || fixed ? &coordinates : NULL, at, effects + b * pairs_of(n), at + all * stride);
+        memcpy(crowding + b * n, at + all * stride, (size_t)own * sizeof(float));
         free(memory);
     }
     return failed;
 }
 
-int pair_effects_backward(const pair_weights *weights, int64_t lists, int64_t n, const int64_t *lengths, const float *coordinates,
-                          const float *places, const float *deffects, const float *dcrowding, const pair_gradients *gradients) {
-    const int64_t all = weights->heads * weights->head_width, pairs = DISTANCES * pairs_of(n);
+int pair_effects_backward(const pair_weights *weights, int64_t lists, int64_t n, const int64_t *lengths, const float *floats,
+                          const int16_t *fixed, const float *places, const float *deffects, const float *dcrowding,
+                          const pair_gradients *gradients) {
+    const int64_t all = weights->heads * weights->head_width;
     int failed = 0;
 #pragma omp parallel for schedule(dynamic) reduction(| : failed)
-    for (int64_t b = 0; b < lists; b++)
-        failed |= gradients_of_list(weights, lengths[b], n, coordinates ? coordinates + b * pairs : NULL, places + b * all * n,
-                                    deffects + b * n * n, dcrowding + b * n, gradients, b);
+    for (int64_t b = 0; b < lists; b++) {
+        const pair_coordinates_of_list coordinates = coordinates_at(floats, fixed, n, b);
+        failed |= gradients_of_list(weights, lengths[b], n, floats || fixed ? &coordinates : NULL, places + b * all * n,
+                                    deffects + b * pairs_of(n), dcrowding + b * n, gradients, b);
+    }
     return failed;
-}
-
-void placed_forward(int64_t lists, int64_t n, float scanned, const float *strengths, const float *effects, float *added) {
-#pragma omp parallel for
-    for (int64_t b = 0; b < lists; b++)
-        add_when_placed(n, scanned, strengths + b * n, effects + b * n * n, added + b * n * n);
-}
-
-void placed_backward(int64_t lists, int64_t n, float scanned, const float *strengths, const float *effects, const float *dadded,
-                     float *dstrengths, float *deffects) {
-#pragma omp parallel for
-    for (int64_t b = 0; b < lists; b++)
-        for (int64_t k = 0; k < n; k++) {
-            const int64_t start = (b * n + k) * n;
-            const float *restrict effect = effects + start, *restrict given = dadded + start, strength = strengths[b * n + k];
-            float *restrict deffect = deffects + start;
-            float total = dot(k + 1, given, effect);
-            for (int64_t i = 0; i <= k; i++) deffect[i] = strength * given[i];
-#pragma omp simd reduction(+ : total)
-            for (int64_t i = k + 1; i < n; i++) {
-                const float counted = effect[i] < 0.0f ? given[i] - scanned * given[i] : given[i];
-                total += counted * effect[i];
-                deffect[i] = strength * counted;
-            }
-            dstrengths[b * n + k] = total;
-        }
 }

@@ -1,6 +1,10 @@
 """Pairs of items: what their kernels read and write, and how PyTorch runs them. `model.interactions` has the formulas.
 
-Shapes: B lists, N items, P pairs, D distances, Q knots, H heads.
+The pairs i > k of a list lie row by row, P = N (N - 1) / 2 of them: where a pair lies does not depend on N, and a
+longer array has padding at its end alone. Coordinates are floats, or whole numbers of 16 bits in steps of 1 / `STEPS`
+(`FIXED_POINT` in C).
+
+Shapes: B lists, N items, P pairs, D distances, Q knots, H heads, K steps.
 """
 
 from __future__ import annotations
@@ -9,6 +13,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+STEPS = 2048
+"""Of a coordinate in 16 bits, from one knot to the next."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,7 @@ class PairWeights:
 
 @dataclass(frozen=True)
 class Pairs:
-    """The pairs of the items of B lists of at most N items. P = N (N - 1) / 2: pairs i < k, row by row."""
+    """The pairs of the items of B lists of at most N items."""
 
     lengths: Tensor
     """(B,) the items of each list."""
@@ -66,10 +73,17 @@ class Pairs:
     places: Tensor
     """(B, H, N, head_width) by the heads: centred, with a mean squared distance of 1."""
 
-    @property
-    def tensors(self) -> tuple[Tensor, Tensor | None, Tensor]:
-        """All of them."""
-        return self.lengths, self.coordinates, self.places
+
+@dataclass(frozen=True)
+class PlacedPairs:
+    """What an item adds to the scores of the others once it is placed."""
+
+    strengths: Tensor
+    """(B, N) ρ c_k, of the placed item."""
+    scanned: float
+    """s, the share of harm to lower items that is no longer added."""
+    effects: Tensor
+    """(B, P) φ_ik"""
 
 
 @dataclass(frozen=True)
@@ -111,36 +125,58 @@ def coordinates_of(columns: PairColumns, items: Tensor, lengths: Tensor) -> Tens
     n_items = len(items)
     mask = torch.arange(n_items, device=items.device) < lengths[:, None]
     dense = items[:, :, : len(columns.levels)].transpose(0, 1).where(mask[:, :, None], 0.0)
-    first, second = _indices(n_items, items.device)
-    real = mask[:, second]
-    found = [_between_knots(columns, d[:, first, second], real) for d in _distances(columns, dense, mask)]
+    lower, upper = pair_indices(n_items, items.device)
+    real = mask[:, lower]
+    found = [_between_knots(columns, d[:, lower, upper], real) for d in _distances(columns, dense, mask)]
     return torch.stack(found, dim=1).where(real[:, None], 0.0)
 
 
+def in_16_bits(coordinates: Tensor) -> Tensor:
+    """Return coordinates as whole numbers of steps, which take half the memory.
+
+    >>> in_16_bits(torch.tensor([0.0, 1.0, 9.9999]))
+    tensor([    0,  2048, 20480], dtype=torch.int16)
+    """
+    return (coordinates * STEPS).round_().to(torch.int16)
+
+
 def effects_of(weights: PairWeights, pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """Return (B, N, N) the effects of each pair, 0 for an item and itself, and (B, N) the crowding."""
-    n_items, lengths = pairs.places.shape[2], pairs.lengths
-    first, second = _indices(n_items, lengths.device)
-    effects = weights.constant + _head_effects(weights, pairs.places)[:, first, second]
+    """Return (B, P) the effects of each pair, and (B, N) the crowding."""
+    n_items, lengths, coordinates = pairs.places.shape[2], pairs.lengths, pairs.coordinates
+    lower, upper = pair_indices(n_items, lengths.device)
+    effects = weights.constant + _head_effects(weights, pairs.places)[:, lower, upper]
     crowds = torch.zeros_like(effects)
-    if pairs.coordinates is not None:
-        effects = effects + _interpolated(pairs.coordinates, weights.effects)
-        crowds = _interpolated(pairs.coordinates, weights.crowding)
-    real = second < lengths[:, None]
-    crowding = _both_ways(crowds * real, n_items).sum(2) / (lengths[:, None] - 1).clamp(min=1)
-    return _both_ways(effects * real, n_items), crowding
+    if coordinates is not None:
+        if not coordinates.is_floating_point():
+            coordinates = coordinates.to(effects.dtype) / STEPS
+        effects = effects + _interpolated(coordinates, weights.effects)
+        crowds = _interpolated(coordinates, weights.crowding)
+    real = lower < lengths[:, None]
+    crowds = below_diagonal(crowds * real, n_items)
+    return effects * real, (crowds.sum(1) + crowds.sum(2)) / (lengths[:, None] - 1).clamp(min=1)
 
 
-def _indices(n_items: int, device: torch.device) -> Tensor:
-    return torch.triu_indices(n_items, n_items, 1, device=device)
+def pair_indices(n_items: int, device: torch.device) -> Tensor:
+    """Return (2, P) the lower item of each pair, and the one above it in base order."""
+    return torch.tril_indices(n_items, n_items, -1, device=device)
 
 
-def _both_ways(values: Tensor, n_items: int) -> Tensor:
-    """Return (B, N, N) from values (B, P) of the pairs."""
-    first, second = _indices(n_items, values.device)
-    upper = values.new_zeros(len(values), n_items, n_items)
-    upper[:, first, second] = values
-    return upper + upper.transpose(1, 2)
+def below_diagonal(values: Tensor, n_items: int) -> Tensor:
+    """Return (B, N, N) from values (B, P) of the pairs: the lower item first, and 0 elsewhere."""
+    lower, upper = pair_indices(n_items, values.device)
+    square = values.new_zeros(len(values), n_items, n_items)
+    square[:, lower, upper] = values
+    return square
+
+
+def placed_rows(placed: PlacedPairs, slates: Tensor) -> Tensor:
+    """Return (B, K, N) what the items of slates (B, K) add to the scores of the others; 0 for a slot without one."""
+    n_items = placed.strengths.shape[1]
+    harmed = placed.effects.where(placed.effects > 0, (1 - placed.scanned) * placed.effects)
+    added = below_diagonal(placed.effects, n_items) + below_diagonal(harmed, n_items).transpose(1, 2)
+    every = torch.arange(len(slates), device=slates.device)[:, None]
+    strengths = placed.strengths[every, slates.clamp(min=0)] * (slates >= 0)
+    return strengths[:, :, None] * added[every, slates.clamp(min=0)]
 
 
 def _distances(columns: PairColumns, dense: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
