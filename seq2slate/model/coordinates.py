@@ -68,7 +68,7 @@ class KnownCoordinates:
         if found is not None:
             rows |= dict(zip(new.tolist(), found.numpy(), strict=True))
         example = next((row for row in rows.values() if row is not None), None)
-        if example is None:
+        if example is None or not max(pairs):
             return None
         out = np.zeros((len(index), len(example), max(pairs)), example.dtype)
         for place, row in rows.items():
