@@ -179,27 +179,20 @@ class ReferenceNetwork:
         priors = self.priors(n)
         if self.config.interaction == "none":
             return priors, [[zero] * n for _ in range(n)]
-        appeals, odds, clicks, effects = self.cascade(items, priors)
-        scanned = self.number("scanned")
-
-        def added(k: int, i: int) -> Tensor:
-            effect = self.number("placed") * clicks[k] * effects[k][i]
-            return (1 - scanned) * effect if k < i and effects[k][i] < 0 else effect
-
-        starts = [appeal + scanned * min(odd - appeal, zero) for appeal, odd in zip(appeals, odds, strict=True)]
-        return starts, [[added(k, i) for i in range(n)] for k in range(n)]
+        appeals, odds, effects = self.cascade(items, priors)
+        starts = [appeal + 0.75 * min(odd - appeal, zero) for appeal, odd in zip(appeals, odds, strict=True)]
+        return starts, [[mixed(odds[k], effects[k][i]) for i in range(n)] for k in range(n)]
 
     def cascade(
         self, items: list[Tensor], priors: list[Tensor]
-    ) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[list[Tensor]]]:
-        """Return appeals, log-odds and expected clicks of the items, from the top, and the effects of all pairs."""
-        appeals, effects = self.click_model(items, priors)
+    ) -> tuple[list[Tensor], list[Tensor], list[list[Tensor]]]:
+        """Return appeals and log-odds of the items, from the top, and the effects of all pairs; no loss has a part."""
+        found, rows = self.click_model(items, priors)
+        appeals, effects = [one.detach() for one in found], [[one.detach() for one in row] for row in rows]
         odds: list[Tensor] = []
-        clicks: list[Tensor] = []
         for i, appeal in enumerate(appeals):
-            odds.append(appeal + sum_of(clicks[k] * effects[k][i] for k in range(i)))
-            clicks.append(sigmoid(odds[i]))
-        return appeals, odds, clicks, effects
+            odds.append(appeal + sum_of(mixed(odds[k], effects[k][i]) for k in range(i)))
+        return appeals, odds, effects
 
     def click_model(self, items: list[Tensor], priors: list[Tensor]) -> tuple[list[Tensor], list[list[Tensor]]]:
         """Return the appeal of each item, and the effect of each pair."""
@@ -345,6 +338,12 @@ def log_probability(scores: Sequence[Scores], slate: Sequence[int]) -> Tensor:
     for choice, of_step in zip(slate, scores, strict=True):
         total = total + of_step[choice] - torch.log(sum_of(torch.exp(score) for score in of_step.values()))
     return total
+
+
+def mixed(odds: Tensor, effect: Tensor) -> Tensor:
+    """Return log(1 - p + p e^φ): the odds are multiplied by e^φ with probability p."""
+    p = sigmoid(odds)
+    return torch.log(1 - p + p * torch.exp(effect))
 
 
 def sum_of(values: Iterator[Tensor]) -> Tensor:

@@ -21,7 +21,6 @@ from seq2slate.data.lists import FloatArray
 from seq2slate.model.backends import native
 from seq2slate.model.backends.kernels import (
     KERNELS,
-    Cascade,
     Decoding,
     Kernels,
     LstmEncoder,
@@ -416,41 +415,29 @@ def square(pairs: Tensor, items: int) -> Tensor:
     return found
 
 
-def cascade(appeal: Tensor, effects: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the log-odds and the clicks (B, N) by the equations."""
-    logits: list[Tensor] = []
-    of_pairs = square(effects, appeal.shape[1])
-    for i in range(appeal.shape[1]):
-        logits.append(appeal[:, i] + sum(torch.sigmoid(logits[k]) * of_pairs[:, k, i] for k in range(i)))
-    found = torch.stack(logits, dim=1)
-    return found, torch.sigmoid(found)
+def mixed(logits: Tensor, effects: Tensor) -> Tensor:
+    """Return what an item does to the log-odds of others whose odds a click on it multiplies by e^effect."""
+    p = torch.sigmoid(logits)
+    return torch.log(1 - p + p * torch.exp(effects))
 
 
 @pytest.mark.parametrize(("lists", "items"), [(1, 1), (1, 2), (3, 7), (2, 33), (0, 4)])
-def test_the_cascade_and_its_gradient_equal_the_equations(kernels: Kernels, lists: int, items: int) -> None:
-    appeal, effects = normal(lists, items, seed=0), normal(lists, items * (items - 1) // 2, seed=1)
-    weights, other_uses = normal(2, lists, items, seed=3), normal(*effects.shape, seed=4)
-    doubles = [array.double().requires_grad_(True) for array in (appeal, effects)]
-    expected = cascade(*doubles)
-    total = (torch.stack(expected) * weights).sum() + (doubles[1] * other_uses).sum()
-    gradients = torch.autograd.grad(total, doubles, allow_unused=True, materialize_grads=True)
-    found = Cascade(effects, appeal.clone(), torch.empty(lists, items))
-    kernels.cascade_forward(found)
-    close(found.logits, expected[0].detach())
-    close(found.clicks, expected[1].detach())
-    dlogits, dclicks, deffects = weights[0].clone(), weights[1].clone(), other_uses.clone()
-    kernels.cascade_backward(found, dlogits, dclicks, deffects)
-    for value, gradient in zip((dlogits, deffects), gradients, strict=True):
-        close(value, gradient)
+def test_the_log_odds_of_expected_clicks_equal_the_equations(kernels: Kernels, lists: int, items: int) -> None:
+    appeal, effects = normal(lists, items, seed=0), 3 * normal(lists, items * (items - 1) // 2, seed=1)
+    expected, of_pairs = appeal.double(), square(effects.double(), items)
+    for i in range(items):
+        expected[:, i] += sum(mixed(expected[:, k], of_pairs[:, k, i]) for k in range(i))
+    kernels.expected_logits(effects, appeal)
+    close(appeal, expected)
 
 
-def test_large_effects_leave_all_numbers_of_a_cascade_finite(kernels: Kernels) -> None:
-    found = Cascade(torch.full((1, 3), -1e4), torch.full((1, 3), 1e3), torch.empty(1, 3))
-    kernels.cascade_forward(found)
-    torch.testing.assert_close(found.clicks, torch.tensor([[1.0, 0.0, 0.0]]), atol=1e-6, rtol=0)
-    gradients = torch.ones(1, 3), torch.ones(1, 3), torch.zeros(1, 3)
-    kernels.cascade_backward(found, *gradients)
-    assert all(gradient.isfinite().all() for gradient in gradients)
+def test_large_effects_leave_all_expected_clicks_finite(kernels: Kernels) -> None:
+    logits = torch.full((1, 3), 1e3)
+    kernels.expected_logits(torch.full((1, 3), -1e4), logits)
+    torch.testing.assert_close(logits, torch.tensor([[1e3, 0.0, -math.log(2)]]), rtol=1e-6, atol=1e-6)
+    logits = torch.full((1, 3), -1e3)
+    kernels.expected_logits(torch.full((1, 3), 1e4), logits)
+    torch.testing.assert_close(logits, torch.tensor([[-1e3, 8e3, 18e3]]), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize(("lists", "items"), [(1, 1), (3, 7), (2, 33), (0, 4)])
@@ -600,23 +587,12 @@ def test_coordinates_in_16_bits_are_the_nearest_steps(kernels: Kernels) -> None:
 
 
 @pytest.mark.parametrize(("lists", "items"), [(1, 1), (3, 7), (2, 33), (0, 4)])
-def test_what_placed_items_add_and_its_gradient_equal_the_equation(kernels: Kernels, lists: int, items: int) -> None:
-    strengths, effects = normal(lists, items, seed=0), normal(lists, items * (items - 1) // 2, seed=1)
+def test_what_placed_items_add_equals_the_equation(kernels: Kernels, lists: int, items: int) -> None:
+    logits, effects = normal(lists, items, seed=0), 3 * normal(lists, items * (items - 1) // 2, seed=1)
     order = torch.rand(lists, items, generator=torch.Generator().manual_seed(3)).argsort(1)[:, :6]
     slates = order.where(torch.arange(order.shape[1]) < torch.arange(4, 4 + lists)[:, None], -1).contiguous()
-    dadded = normal(*slates.shape, items, seed=2)
-    doubles = [array.double().requires_grad_(True) for array in (strengths, effects)]
-    of_pairs = square(doubles[1], items)
-    below = torch.arange(items)[:, None] < torch.arange(items)
-    added = doubles[0][:, :, None] * of_pairs * torch.where(below & (of_pairs < 0), 1 - 0.4, 1.0)
-    expected = torch.stack(
-        [added[b, slate] * (slate >= 0)[:, None] for b, slate in enumerate(slates)] or [added[:, :6]]
-    )
-    placed, found = PlacedPairs(strengths, 0.4, effects), torch.zeros_like(dadded)
-    kernels.placed_forward(placed, slates, found)
-    close(found, expected.detach().view_as(found))
-    into = torch.zeros_like(strengths), torch.zeros_like(effects)
-    kernels.placed_backward(placed, slates, dadded, into)
-    right = torch.autograd.grad((expected.view_as(dadded) * dadded).sum(), doubles)
-    for value, gradient in zip(into, right, strict=True):
-        close(value, gradient, 1e-4)
+    added = 0.4 * mixed(logits.double()[:, :, None], square(effects.double(), items))
+    expected = [added[b, slate] * (slate >= 0)[:, None] for b, slate in enumerate(slates)] or [added[:, :6]]
+    found = torch.zeros(*slates.shape, items)
+    kernels.placed_rows(PlacedPairs(logits, 0.4, effects), slates, found)
+    close(found, torch.stack(expected).view_as(found))

@@ -19,7 +19,7 @@ without an item.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -391,7 +391,7 @@ def _before_the_first_step(encoded: Encoded, steps: int, draws: Tensor | None, s
         sharpness=sharpness,
         bias=None if bias is None else bias.clone(memory_format=torch.contiguous_format),
         interaction=added.contiguous() if isinstance(added, Tensor) else None,
-        placed=replace(added, strengths=added.strengths.contiguous()) if isinstance(added, PlacedPairs) else None,
+        placed=added if isinstance(added, PlacedPairs) else None,
     )
 
 

@@ -15,13 +15,16 @@ To add one, write a subclass of `Interaction` and give it a name in `INTERACTION
     effect       φ_ik = constant + Σ_d θ_d(t_dik) + Σ_h γ_h exp(-3 |E_h x_i - E_h x_k|² / m_h)
     crowding     q_i = Σ_d mean over k ≠ i of ψ_d(t_dik)
     appeal       z_i = u · x_i + prior_i + offset + q_i
-    log-odds     l_i = z_i + Σ_{k above i} c_k φ_ik
-    click        c_i = σ(l_i), the expected click on i
+    mixed        μ(l, φ) = log(1 - σ(l) + σ(l) e^φ) = softplus(l + φ) - softplus(l)
+    log-odds     l_i = z_i + Σ_{k above i} μ(l_k, φ_ik), of an expected click
     bias         b_i = z_i + s min(0, l_i - z_i)
-    interaction  a_ki = ρ c_k φ_ik - [k above i in base order] s ρ c_k min(0, φ_ik)
+    interaction  a_ki = μ(l_k, φ_ik)
 
-The share s of what stands above in base order and makes a click less likely is there from the start: the logged clicks
-know it, and it will hold for most slates. What makes a click more likely holds only once the item is placed.
+A click on k multiplies the odds of i by e^φ, so an item that is clicked with probability σ(l) multiplies them by
+1 - σ(l) + σ(l) e^φ in the mean. σ(l) φ in the place of its logarithm would exclude whatever is close to an item that
+may well be passed over. The share s of what stands above in base order and makes a click less likely is in the bias:
+an item that is close to many better ones is worth less, whichever of them is placed. What makes a click more likely
+holds only once the item is placed.
 
 θ_d and ψ_d are piecewise linear, with a weight at each knot; θ, ψ, γ and the constant start at 0, so whether close
 items repel or attract each other, and what close means, is learned. There are three squared distances d:
@@ -35,8 +38,10 @@ The learned heads E_h see all of x_i, with embeddings of categories and columns 
 list whose distances are (nearly) equal has knots that are apart by at least `LEAST_GAP` of the median and of the knot
 before, so that rounding decides nothing.
 
-Training maximises the likelihood of the logged clicks, each given those above it: log-odds z_i + Σ φ_ik over the
-clicked items k above i. There is no dropout here: a column that comes and goes would blur every distance.
+The interaction learns from the likelihood of the logged clicks alone, each given those above it: log-odds z_i + Σ φ_ik
+over the clicked items k above i. No gradient of a sequence loss reaches it: that would fit the order of the log, where
+what attracts stands above what it attracts. There is no dropout here: a column that comes and goes would blur every
+distance.
 
 These formulas are written again in C (`backends/native_coordinates.c`, `native_pairs.c` and `native_list.c`, weights in
 `single_list.py`) and in ONNX (`backends/onnx_pairwise.py`): change all of them together; tests/test_backends.py
@@ -55,7 +60,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from seq2slate.data.features import NumberColumns
-from seq2slate.model.backends.kernels import Cascade, kernels_for
+from seq2slate.model.backends.kernels import kernels_for
 from seq2slate.model.backends.pairs import PairColumns, PairGradients, Pairs, PairWeights, PlacedPairs
 
 PARAM_SCALE = 30.0
@@ -77,9 +82,9 @@ HEADS, HEAD_WIDTH, HEAD_SHARPNESS = 6, 4, 3.0
 """The learned heads, the dimensions of each, and how fast its effect falls with the distance."""
 LARGEST_LOG = 40.0
 """Logarithms of raw values are clamped to ± this, so that squares of raw values are finite."""
-_START = {"offset": -1.0, "constant": 0.0, "scanned": 0.5, "placed": 1.0}
-_LEARNED = ("offset", "constant")
-"""The others say how the click model makes slates: the logged clicks, which know one slate only, cannot tell."""
+SCANNED = 0.75
+"""s: the logged clicks, which know one slate only, cannot tell it."""
+_START = {"offset": -1.0, "constant": 0.0}
 
 
 @dataclass(frozen=True)
@@ -115,9 +120,9 @@ class ScoreTerms:
         if self.added is None:
             return None
         if isinstance(self.added, PlacedPairs):
-            placed = self.added
-            rows: Tensor = _PlacedRows.apply(placed.strengths, placed.effects, placed.scanned, slates)  # type: ignore[no-untyped-call]
-            return rows
+            added = self.added.logits.new_zeros(*slates.shape, self.added.logits.shape[1])
+            kernels_for(added).placed_rows(self.added, slates.contiguous(), added)
+            return added
         every = torch.arange(len(slates), device=slates.device)[:, None]
         return self.added[every, slates.clamp(min=0)] * (slates >= 0)[:, :, None]
 
@@ -177,9 +182,7 @@ class PairwiseInteraction(Interaction):
         self.crowding = nn.Parameter(torch.empty(N_DISTANCES, len(KNOTS)))
         self.heads = nn.Parameter(torch.empty(n_inputs, HEADS * HEAD_WIDTH))
         self.head_effects = nn.Parameter(torch.empty(HEADS))
-        self.numbers = nn.ParameterDict(
-            {name: nn.Parameter(torch.empty(()), requires_grad=name in _LEARNED) for name in _START}
-        )
+        self.numbers = nn.ParameterDict({name: nn.Parameter(torch.empty(())) for name in _START})
         # Raw values are level + spread · scaled, or the signed exponential of that for columns that are logarithms.
         self.register_buffer("levels", torch.zeros(n_dense))
         self.register_buffer("spreads", torch.ones(n_dense))
@@ -224,12 +227,12 @@ class PairwiseInteraction(Interaction):
         self, items: Tensor, mask: Tensor, prior: Tensor | None, *, coordinates: Tensor | None = None
     ) -> ScoreTerms:
         """Return the terms; coordinates (B, 3, P) of the pairs, if they are known, need not be found."""
-        appeal, effects = self._click_model(items, mask, prior, coordinates)
-        logits, expected, effects = _ExpectedClicks.apply(appeal, effects)  # type: ignore[no-untyped-call]
-        scanned = self.number("scanned")
-        bias = appeal + scanned * (logits - appeal).clamp(max=0)
-        placed = PlacedPairs(self.number("placed") * expected, float(scanned), effects)
-        return ScoreTerms(bias.where(mask, 0.0), placed, ClickLikelihood(appeal, effects))
+        clicks = ClickLikelihood(*self._click_model(items, mask, prior, coordinates))
+        appeal, effects = clicks.appeal.detach(), clicks.effects.detach()
+        logits = appeal.clone(memory_format=torch.contiguous_format)
+        kernels_for(logits).expected_logits(effects, logits)
+        bias = appeal + SCANNED * (logits - appeal).clamp(max=0)
+        return ScoreTerms(bias.where(mask, 0.0), PlacedPairs(logits, 1.0, effects), clicks)
 
     def _click_model(
         self, items: Tensor, mask: Tensor, prior: Tensor | None, coordinates: Tensor | None
@@ -312,29 +315,6 @@ class _PairEffects(torch.autograd.Function):
         return *of_weights, gradients.places, None, None, None
 
 
-class _ExpectedClicks(torch.autograd.Function):
-    """The log-odds l_i and the clicks c_i (B, N), over all that may happen above: clicks count by their expectation.
-
-    The effects are given back, so that there is one gradient of them: what others do with them comes first.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, appeal: Tensor, effects: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        logits = appeal.clone(memory_format=torch.contiguous_format)
-        clicks = torch.empty_like(logits)
-        kernels_for(logits).cascade_forward(Cascade(effects, logits, clicks))
-        ctx.save_for_backward(effects, logits, clicks)
-        return logits, clicks, effects.view_as(effects)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dlogits: Tensor, dclicks: Tensor, deffects: Tensor) -> tuple[Tensor, Tensor]:
-        cascade = Cascade(*ctx.saved_tensors)
-        written = [one.clone(memory_format=torch.contiguous_format) for one in (dlogits, dclicks, deffects)]
-        kernels_for(dlogits).cascade_backward(cascade, *written)
-        return written[0], written[2]
-
-
 class _ClicksAbove(torch.autograd.Function):
     """The log-odds (B, N) of a click on each item, given the clicks (B, N) above it."""
 
@@ -352,25 +332,3 @@ class _ClicksAbove(torch.autograd.Function):
         deffects = torch.empty_like(effects)
         kernels_for(dlogits).clicks_above_backward(clicked.contiguous(), dlogits.contiguous(), deffects)
         return dlogits, deffects, None
-
-
-class _PlacedRows(torch.autograd.Function):
-    """What the items of slates (B, K) add (B, K, N), by their strengths (B, N) and the effects (B, P)."""
-
-    @staticmethod
-    def forward(ctx: Any, strengths: Tensor, effects: Tensor, scanned: float, slates: Tensor) -> Tensor:
-        placed, slates = PlacedPairs(strengths.contiguous(), scanned, effects), slates.contiguous()
-        added = strengths.new_zeros(*slates.shape, strengths.shape[1])
-        kernels_for(effects).placed_forward(placed, slates, added)
-        ctx.save_for_backward(placed.strengths, effects, slates)
-        ctx.scanned = scanned
-        return added
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dadded: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        strengths, effects, slates = ctx.saved_tensors
-        gradients = torch.zeros_like(strengths), torch.zeros_like(effects)
-        placed = PlacedPairs(strengths, ctx.scanned, effects)
-        kernels_for(effects).placed_backward(placed, slates, dadded.contiguous(), gradients)
-        return *gradients, None, None

@@ -222,7 +222,7 @@ class SlateNetwork(nn.Module):
         if terms.bias is not None:
             bias = bias + self.strength * terms.bias
         if isinstance(added, PlacedPairs):
-            return ScoreTerms(bias, replace(added, strengths=self.strength * added.strengths), terms.clicks)
+            return ScoreTerms(bias, replace(added, weight=float(self.strength) * added.weight), terms.clicks)
         return ScoreTerms(bias, None if added is None else self.strength * added, terms.clicks)
 
     def item_vectors(self, inputs: NetworkInputs) -> Tensor:

@@ -124,18 +124,6 @@ class PointerGradients:
     """(B, D) list by list."""
 
 
-@dataclass(frozen=True)
-class Cascade:
-    """The expected clicks of users who scan their lists from the top."""
-
-    effects: Tensor
-    """(B, P) what a click on one item of a pair adds to the log-odds of the other."""
-    logits: Tensor
-    """(B, N) the log-odds of a click without clicks above; overwritten with those given the expected clicks above."""
-    clicks: Tensor
-    """(B, N) the probability of each click; written."""
-
-
 class Kernels(Protocol):
     """What both sets of functions offer."""
 
@@ -166,11 +154,8 @@ class Kernels(Protocol):
     ) -> None:
         """Its gradient, from that of the scores (B, K, N)."""
 
-    def cascade_forward(self, cascade: Cascade) -> None:
-        """Fill `clicks` from the top: those above an item add their effects to its `logits`."""
-
-    def cascade_backward(self, cascade: Cascade, dlogits: Tensor, dclicks: Tensor, deffects: Tensor) -> None:
-        """Its gradient: dlogits and dclicks (B, N) are overwritten with the whole, and deffects (B, P) grow."""
+    def expected_logits(self, effects: Tensor, logits: Tensor) -> None:
+        """Add to logits (B, N), from the top, what the items above each do by their effects (B, P) and log-odds."""
 
     def clicks_above_forward(self, clicked: Tensor, effects: Tensor, logits: Tensor) -> None:
         """Add to logits (B, N) the effects (B, P) of the clicks above each item; clicked (B, N) is 1 or 0."""
@@ -189,13 +174,8 @@ class Kernels(Protocol):
     ) -> None:
         """Its gradients, from those of the effects (B, P) and of crowding (B, N)."""
 
-    def placed_forward(self, placed: PlacedPairs, slates: Tensor, added: Tensor) -> None:
+    def placed_rows(self, placed: PlacedPairs, slates: Tensor, added: Tensor) -> None:
         """Write added (B, K, N), 0 at first: what the items of slates (B, K) add to the scores of the others."""
-
-    def placed_backward(
-        self, placed: PlacedPairs, slates: Tensor, dadded: Tensor, gradients: tuple[Tensor, Tensor]
-    ) -> None:
-        """Its gradients by strengths (B, N) and effects (B, P), 0 at first, from that of added."""
 
 
 class TorchKernels:
@@ -268,19 +248,9 @@ class TorchKernels:
             gradients.queries[step, : len(lists)] = slope.sum(1)
             gradients.v[lists] += ((1 - 2 * r) * dscore).sum(1)
 
-    def cascade_forward(self, cascade: Cascade) -> None:  # noqa: D102
-        logits, clicks = cascade.logits, cascade.clicks
-        for item, row in enumerate(_rows(cascade.effects, logits.shape[1])):
-            logits[:, item] += (row * clicks[:, :item]).sum(1)
-            clicks[:, item] = logits[:, item].sigmoid()
-
-    def cascade_backward(self, cascade: Cascade, dlogits: Tensor, dclicks: Tensor, deffects: Tensor) -> None:  # noqa: D102
-        clicks, n_items = cascade.clicks, cascade.clicks.shape[1]
-        rows = list(zip(_rows(cascade.effects, n_items), _rows(deffects, n_items), strict=True))
-        for item, (row, drow) in reversed(list(enumerate(rows))):
-            dlogits[:, item] += dclicks[:, item] * clicks[:, item] * (1 - clicks[:, item])
-            drow += dlogits[:, item, None] * clicks[:, :item]
-            dclicks[:, :item] += dlogits[:, item, None] * row
+    def expected_logits(self, effects: Tensor, logits: Tensor) -> None:  # noqa: D102
+        for item, row in enumerate(_rows(effects, logits.shape[1])):
+            logits[:, item] += in_torch.mixed_effects(logits[:, :item], row).sum(1)
 
     def clicks_above_forward(self, clicked: Tensor, effects: Tensor, logits: Tensor) -> None:  # noqa: D102
         logits += (in_torch.below_diagonal(effects, logits.shape[1]) @ clicked[:, :, None]).squeeze(2)
@@ -310,17 +280,8 @@ class TorchKernels:
             into[:1] = gradient  # of all lists
         gradients.places.copy_(found[-1])
 
-    def placed_forward(self, placed: PlacedPairs, slates: Tensor, added: Tensor) -> None:  # noqa: D102
+    def placed_rows(self, placed: PlacedPairs, slates: Tensor, added: Tensor) -> None:  # noqa: D102
         added.copy_(in_torch.placed_rows(placed, slates))
-
-    def placed_backward(  # noqa: D102
-        self, placed: PlacedPairs, slates: Tensor, dadded: Tensor, gradients: tuple[Tensor, Tensor]
-    ) -> None:
-        with torch.enable_grad():
-            own = [one.detach().requires_grad_() for one in (placed.strengths, placed.effects)]
-            added = in_torch.placed_rows(PlacedPairs(own[0], placed.scanned, own[1]), slates)
-        for gradient, into in zip(torch.autograd.grad(added, own, dadded), gradients, strict=True):
-            into.copy_(gradient)
 
 
 def _rows(pairs: Tensor, n_items: int) -> list[Tensor]:

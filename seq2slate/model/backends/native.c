@@ -259,32 +259,17 @@ void pointer_backward(int64_t rows, int64_t n, int64_t d, int64_t steps, const i
     }
 }
 
-/* The expected clicks of each list: `cascade` in native.h. */
-void cascade_forward(int64_t lists, int64_t n, const float *effects, float *logits, float *clicks) {
-#pragma omp parallel for if (lists * n * n > ENOUGH_WORK)
-    for (int64_t b = 0; b < lists; b++) cascade(n, effects + b * pair_row(n), logits + b * n, clicks + b * n);
-}
-
-/* From the last item up, so that the gradient of every click is whole when it is used. deffects (lists, pairs) come in as the
- * gradient by other uses of the effects. */
-void cascade_backward(int64_t lists, int64_t n, const float *effects, const float *clicks, float *dlogits, float *dclicks,
-                      float *deffects) {
-#pragma omp parallel for if (lists * n * n > ENOUGH_WORK)
+/* `expect_clicks` of each list; returns 1 if there is no memory. */
+int expected_logits(int64_t lists, int64_t n, const float *effects, float *logits) {
+    int failed = 0;
+#pragma omp parallel for if (lists * n * n > ENOUGH_WORK) reduction(| : failed)
     for (int64_t b = 0; b < lists; b++) {
-        const float *restrict click = clicks + b * n;
-        float *restrict dclick = dclicks + b * n;
-        for (int64_t i = n - 1; i >= 0; i--) {
-            const int64_t row = b * pair_row(n) + pair_row(i);
-            const float *restrict effect = effects + row;
-            float *restrict deffect = deffects + row;
-            const float dlogit = dlogits[b * n + i] += dclick[i] * click[i] * (1.0f - click[i]);
-#pragma omp simd
-            for (int64_t k = 0; k < i; k++) {
-                deffect[k] += dlogit * click[k];
-                dclick[k] += dlogit * effect[k];
-            }
-        }
+        float *pluses = malloc((size_t)(n + 1) * sizeof(float));
+        failed |= !pluses;
+        if (pluses) expect_clicks(n, effects + b * pair_row(n), logits + b * n, pluses);
+        free(pluses);
     }
+    return failed;
 }
 
 /* Add to logits (lists, n) the effects of the clicks above each item, clicked (lists, n) 0 or 1. */
@@ -306,41 +291,11 @@ void clicks_above_backward(int64_t lists, int64_t n, const float *clicked, const
 }
 
 /* What the items of slates (lists, steps), -1 for none, add once they are placed: (lists, steps, n), 0 at first. */
-void placed_forward(int64_t lists, int64_t n, int64_t steps, const placed_pairs *placed, const int64_t *slates, float *added) {
+void placed_rows(int64_t lists, int64_t n, int64_t steps, const placed_pairs *placed, const int64_t *slates, float *added) {
 #pragma omp parallel for if (lists * steps * n > ENOUGH_WORK)
     for (int64_t b = 0; b < lists; b++)
         for (int64_t j = b * steps; j < (b + 1) * steps; j++)
             if (slates[j] >= 0)
-                add_when_placed(n, slates[j], placed->strengths[b * n + slates[j]], placed->scanned,
-                                placed->effects + b * pair_row(n), added + j * n);
-}
-
-/* The gradient of `add_when_placed`, from that of the row: that of the strength is returned, that of the effects added. */
-static float placed_gradient(int64_t n, int64_t k, float strength, float scanned, const float *effects, const float *restrict drow,
-                             float *deffects) {
-    const float *restrict upwards = effects + pair_row(k);
-    float *restrict dupwards = deffects + pair_row(k), total = 0.0f;
-#pragma omp simd reduction(+ : total)
-    for (int64_t i = 0; i < k; i++) {
-        total += drow[i] * upwards[i];
-        dupwards[i] += strength * drow[i];
-    }
-    for (int64_t i = k + 1, at = pair_row(i) + k; i < n; at += i++) {
-        const float counted = effects[at] < 0.0f ? drow[i] - scanned * drow[i] : drow[i];
-        total += counted * effects[at];
-        deffects[at] += strength * counted;
-    }
-    return total;
-}
-
-/* dstrengths (lists, n) and deffects (lists, pairs) come in as zeros. */
-void placed_backward(int64_t lists, int64_t n, int64_t steps, const placed_pairs *placed, const int64_t *slates,
-                     const float *dadded, float *dstrengths, float *deffects) {
-#pragma omp parallel for if (lists * steps * n > ENOUGH_WORK)
-    for (int64_t b = 0; b < lists; b++)
-        for (int64_t j = b * steps; j < (b + 1) * steps; j++)
-            if (slates[j] >= 0)
-                dstrengths[b * n + slates[j]] +=
-                    placed_gradient(n, slates[j], placed->strengths[b * n + slates[j]], placed->scanned,
-                                    placed->effects + b * pair_row(n), dadded + j * n, deffects + b * pair_row(n));
+                add_when_placed(n, slates[j], placed->logits[b * n + slates[j]], placed->weight, placed->effects + b * pair_row(n),
+                                added + j * n);
 }

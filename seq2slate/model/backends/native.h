@@ -206,20 +206,22 @@ static inline int64_t sampled(int64_t n, const uint8_t *left, const float *score
 /* Where the pairs of item i with the items above it, k < i, begin among the pairs of a list. */
 static inline int64_t pair_row(int64_t i) { return i * (i - 1) / 2; }
 
-/* What placed items add to the scores of others: `PlacedPairs` in Python. strengths (lists, n), effects (lists, pairs of n items). */
+/* log(1 + e^x). */
+static inline float softplus(float x) { return (x > 0.0f ? x : 0.0f) + log_of_one_plus(fast_exp(-(fabsf(x) < 87.0f ? fabsf(x) : 87.0f))); }
+
+/* What placed items add to the scores of others: `PlacedPairs` in Python. logits (lists, n), effects (lists, pairs of n items). */
 typedef struct {
-    float scanned;
-    const float *strengths, *effects;
+    float weight;
+    const float *logits, *effects;
 } placed_pairs;
 
-/* Add to row (n) what item k of a list adds to the scores of all others once it is placed: its strength times the effect of the pair,
- * less the part `scanned` of that if it is negative and k is above i in base order. */
-static inline void add_when_placed(int64_t n, int64_t k, float strength, float scanned, const float *effects, float *restrict row) {
-    const float *restrict upwards = effects + pair_row(k), *effect = effects + pair_row(k + 1) + k;
-    const float below = strength - scanned * strength;
+/* Add to row (n) what item k of a list, with logit l, adds to the scores of all others once it is placed: log(1 - p + p e^effect) for
+ * p = sigmoid(l), times the weight. */
+static inline void add_when_placed(int64_t n, int64_t k, float logit, float weight, const float *effects, float *restrict row) {
+    const float *restrict upwards = effects + pair_row(k), *effect = effects + pair_row(k + 1) + k, without = softplus(logit);
 #pragma omp simd
-    for (int64_t i = 0; i < k; i++) row[i] += strength * upwards[i];
-    for (int64_t i = k + 1; i < n; effect += i++) row[i] += (*effect < 0.0f ? below : strength) * *effect;
+    for (int64_t i = 0; i < k; i++) row[i] += weight * (softplus(logit + upwards[i]) - without);
+    for (int64_t i = k + 1; i < n; effect += i++) row[i] += weight * (softplus(logit + *effect) - without);
 }
 
 /* What decoding reads and writes: `Decoding` in Python. All but keys, v, left, scores and slates may be null. Placed items add
@@ -250,7 +252,7 @@ static inline int64_t place_next(const decoding *now, int64_t b, int64_t step, f
     if (now->interaction)
         for (int64_t i = 0; i < n; i++) now->bias[b * n + i] += now->interaction[(b * n + choice) * n + i];
     if (now->placed.effects)
-        add_when_placed(n, choice, now->placed.strengths[b * n + choice], now->placed.scanned,
+        add_when_placed(n, choice, now->placed.logits[b * n + choice], now->placed.weight,
                         now->placed.effects + b * pair_row(n), now->bias + b * n);
     return choice;
 }
@@ -273,13 +275,15 @@ typedef struct {
     const float *weight_input, *weight_hidden, *bias;
 } lstm;
 
-static inline float sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-limited(x, 87.0f))); }
-
-/* The expected clicks (n) on a list of a user who scans from the top. logits (n), the log-odds without clicks above, grow by
- * what the clicks above each item add, by the effects of its pairs. */
-static inline void cascade(int64_t n, const float *effects, float *logits, float *clicks) {
+/* The log-odds of a click on each item of a list for a user who scans from the top: logits (n), without clicks above, grow by what the
+ * items above each add in the mean, by their own log-odds and the effects of the pairs. pluses (n) are overwritten. */
+static inline void expect_clicks(int64_t n, const float *effects, float *restrict logits, float *restrict pluses) {
     for (int64_t i = 0; i < n; i++) {
-        logits[i] += dot(i, effects + pair_row(i), clicks);
-        clicks[i] = sigmoid(logits[i]);
+        const float *restrict effect = effects + pair_row(i);
+        float added = 0.0f;
+#pragma omp simd reduction(+ : added)
+        for (int64_t k = 0; k < i; k++) added += softplus(logits[k] + effect[k]) - pluses[k];
+        logits[i] += added;
+        pluses[i] = softplus(logits[i]);
     }
 }

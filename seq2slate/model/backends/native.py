@@ -26,7 +26,6 @@ from seq2slate.atomic import atomic_path
 
 if TYPE_CHECKING:
     from seq2slate.model.backends.kernels import (
-        Cascade,
         Decoding,
         LstmDecoder,
         LstmEncoder,
@@ -55,15 +54,13 @@ _SIGNATURES = {
     "pointer_step": [_POINTER, _INTEGER, _INTEGER, _POINTER, _POINTER],
     "pointer_forward": [_INTEGER] * 4 + [_POINTER] * 7,
     "pointer_backward": [_INTEGER] * 4 + [_POINTER] * 9,
-    "cascade_forward": [_INTEGER, _INTEGER] + [_POINTER] * 3,
-    "cascade_backward": [_INTEGER, _INTEGER] + [_POINTER] * 5,
+    "expected_logits": [_INTEGER] * 2 + [_POINTER] * 2,
     "pair_coordinates": [_POINTER] + [_INTEGER] * 3 + [_POINTER] * 3,
     "pair_effects_forward": [_POINTER] + [_INTEGER] * 2 + [_POINTER] * 6,
     "pair_effects_backward": [_POINTER] + [_INTEGER] * 2 + [_POINTER] * 7,
     "clicks_above_forward": [_INTEGER] * 2 + [_POINTER] * 3,
     "clicks_above_backward": [_INTEGER] * 2 + [_POINTER] * 3,
-    "placed_forward": [_INTEGER] * 3 + [_POINTER] * 3,
-    "placed_backward": [_INTEGER] * 3 + [_POINTER] * 5,
+    "placed_rows": [_INTEGER] * 3 + [_POINTER] * 3,
     "lstm_encode": [_POINTER, _POINTER, _INTEGER, _INTEGER, _NUMBER] + [_POINTER] * 6,
     "lstm_decode": [_POINTER] * 3,
     "place_list": [_POINTER, _POINTER, _INTEGER, _INTEGER, ctypes.c_int, _NUMBER] + [_POINTER] * 4,
@@ -89,11 +86,11 @@ class CLstm(ctypes.Structure):
 
 
 class _CPlacedPairs(ctypes.Structure):
-    _fields_ = [("scanned", _NUMBER), *[(name, _POINTER) for name in ("strengths", "effects")]]
+    _fields_ = [("weight", _NUMBER), *[(name, _POINTER) for name in ("logits", "effects")]]
 
     @classmethod
     def of(cls, placed: PlacedPairs | None) -> _CPlacedPairs:
-        return cls() if placed is None else cls(placed.scanned, *addresses(placed.strengths, placed.effects))
+        return cls() if placed is None else cls(placed.weight, *addresses(placed.logits, placed.effects))
 
 
 class _CDecoding(ctypes.Structure):
@@ -210,13 +207,8 @@ class NativeKernels:
         arrays = addresses(rows.lists, rows.stops, keys, queries, v, dscores, *written)
         self.library.pointer_backward(len(rows.lists), *keys.shape[1:], dscores.shape[1], *arrays)
 
-    def cascade_forward(self, cascade: Cascade) -> None:  # noqa: D102
-        arrays = addresses(cascade.effects, cascade.logits, cascade.clicks)
-        self.library.cascade_forward(*cascade.logits.shape, *arrays)
-
-    def cascade_backward(self, cascade: Cascade, dlogits: Tensor, dclicks: Tensor, deffects: Tensor) -> None:  # noqa: D102
-        arrays = addresses(cascade.effects, cascade.clicks, dlogits, dclicks, deffects)
-        self.library.cascade_backward(*cascade.logits.shape, *arrays)
+    def expected_logits(self, effects: Tensor, logits: Tensor) -> None:  # noqa: D102
+        _check_memory(self.library.expected_logits(*logits.shape, *addresses(effects, logits)))
 
     def pair_coordinates(self, columns: PairColumns, items: Tensor, lengths: Tensor, coordinates: Tensor) -> None:  # noqa: D102
         n_items, n_lists, width = items.shape
@@ -242,17 +234,9 @@ class NativeKernels:
     def clicks_above_backward(self, clicked: Tensor, dlogits: Tensor, deffects: Tensor) -> None:  # noqa: D102
         self.library.clicks_above_backward(*dlogits.shape, *addresses(clicked, dlogits, deffects))
 
-    def placed_forward(self, placed: PlacedPairs, slates: Tensor, added: Tensor) -> None:  # noqa: D102
-        own, sizes = _CPlacedPairs.of(placed), (*placed.strengths.shape, slates.shape[1])
-        self.library.placed_forward(*sizes, ctypes.byref(own), *addresses(slates, added))
-
-    def placed_backward(  # noqa: D102
-        self, placed: PlacedPairs, slates: Tensor, dadded: Tensor, gradients: tuple[Tensor, Tensor]
-    ) -> None:
-        own, sizes = _CPlacedPairs.of(placed), (*placed.strengths.shape, slates.shape[1])
-        self.library.placed_backward(*sizes, ctypes.byref(own), *addresses(slates, dadded, *gradients))
-
-    # Whole loops over the steps of one LSTM layer, without gradients
+    def placed_rows(self, placed: PlacedPairs, slates: Tensor, added: Tensor) -> None:  # noqa: D102
+        own, sizes = _CPlacedPairs.of(placed), (*placed.logits.shape, slates.shape[1])
+        self.library.placed_rows(*sizes, ctypes.byref(own), *addresses(slates, added))
 
     def lstm_encode(self, encoder: LstmEncoder, factors: Tensor, h: Tensor, c: Tensor) -> None:
         """Read the lists: factors (B, N, D) of the keys, and the state h, c (B, D) after the last item of each."""

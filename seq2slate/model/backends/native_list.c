@@ -63,11 +63,11 @@ typedef struct {
     pair_columns columns;
     pair_weights weights;
     const float *relevance, *heads;
-    float offset, scanned, placed;
+    float offset, scanned;
 } pairwise;
 
 /* A network with one LSTM layer as its encoder and one as its decoder. prior (positions) and pairwise may be null; arguments of
- * the pointer are clamped to ±limit. v and what placed items add have been multiplied by the strength. */
+ * the pointer are clamped to ±limit. v has been multiplied by the strength. */
 typedef struct {
     lstm encoder, decoder;
     const float *w_enc, *w_dec, *go, *v, *prior;
@@ -120,9 +120,9 @@ static void scale(const scaling *by, int64_t n, int has_missing, const float *re
     }
 }
 
-/* What the interaction gives to the scores of one list of n items: strengths (n), of those placed, and the effects of pairs. */
+/* What the interaction gives to the scores of one list of n items: logits (n), of clicks on those placed, and the effects of pairs. */
 typedef struct {
-    float *memory, *strengths, *effects;
+    float *memory, *logits, *effects;
 } comparison;
 
 /* The terms of the score that compare items x (n, f): bias (n), which holds the prior, and what placed items add. Returns PLACED,
@@ -136,7 +136,7 @@ static int compare_items(gemm_function *gemm, const pairwise *net, int64_t n, in
                          sizeof(float));
     if (!out->memory) return NO_MEMORY;
     float *own = aligned(out->memory), *unplaced = own + places * stride, *crowding = unplaced + places * stride;
-    float *logits = crowding + stride, *clicks = logits + stride, *effects = clicks + stride;
+    float *logits = crowding + stride, *pluses = logits + stride, *effects = pluses + stride;
     float *coordinates = effects + 2 * pairs + 2 * LANES; /* the effects come last: distances are found in their place */
     if (has_distances &&
         !coordinates_of_list(&net->columns, n, apart, f, x, coordinates + DISTANCES * apart, effects, coordinates))
@@ -146,10 +146,9 @@ static int compare_items(gemm_function *gemm, const pairwise *net, int64_t n, in
     place_heads(&net->weights, n, unplaced, own);
     effects_of_list(&net->weights, n, has_distances ? &found : NULL, own, effects, crowding);
     for (int64_t i = 0; i < n; i++) bias[i] += net->offset + crowding[i] + dot(f, x + i * f, net->relevance), logits[i] = bias[i];
-    cascade(n, effects, logits, clicks);
+    expect_clicks(n, effects, logits, pluses);
     for (int64_t i = 0; i < n; i++) bias[i] += net->scanned * (logits[i] < bias[i] ? logits[i] - bias[i] : 0.0f);
-    for (int64_t i = 0; i < n; i++) clicks[i] *= net->placed;
-    out->strengths = clicks, out->effects = effects;
+    out->logits = logits, out->effects = effects;
     return PLACED;
 }
 
@@ -223,7 +222,7 @@ int place_list(gemm_function *gemm, const list_network *net, int64_t n, int64_t 
         encode_list(gemm, net, n, x, rest, outputs, c, keys);
         memcpy(h + n % 2 * d, outputs + n * d, d * sizeof(float));
         memset(left, 1, (size_t)n);
-        const placed_pairs placed = {net->pairwise ? net->pairwise->scanned : 0.0f, compared.strengths, compared.effects};
+        const placed_pairs placed = {net->strength, compared.logits, compared.effects};
         const decoding now = {.lists = 1, .n = n, .d = d, .steps = steps, .sharpness = sharpness, .keys = keys, .v = net->v,
                               .draws = draws, .placed = placed, .bias = bias, .left = left, .scores = scores, .slates = slate};
         outcome = decode_list(gemm, net, &now, x, rest, h, c, log_probabilities);

@@ -25,6 +25,7 @@ from seq2slate.model.interactions import (
     LEAST_GAP,
     MEDIAN,
     PARAM_SCALE,
+    SCANNED,
     SHORTEST,
     PairwiseInteraction,
 )
@@ -52,10 +53,9 @@ def pairwise_terms(
     appeal, effects = _click_model(lists, interaction, items, numbers)
     if prior is not None:
         appeal = appeal + prior
-    logits, clicks = _expected_clicks(lists, appeal, effects)
-    bias = graph.where(lists.mask, appeal + (logits - appeal).op("Min", 0.0) * numbers["scanned"], 0.0)
-    harm = effects.op("Trilu", 1, upper=1).op("Min", 0.0)  # to the items below
-    return bias, (clicks * numbers["placed"]).unsqueeze(2) * (effects - harm * numbers["scanned"])
+    logits = _expected_logits(lists, appeal, effects)
+    bias = graph.where(lists.mask, appeal + (logits - appeal).op("Min", 0.0) * SCANNED, 0.0)
+    return bias, _mixed_effects(logits.unsqueeze(2), effects)
 
 
 def _click_model(
@@ -78,18 +78,22 @@ def _click_model(
     return appeal, effects * pairs
 
 
-def _expected_clicks(lists: PaddedLists, appeal: Value, effects: Value) -> tuple[Value, Value]:
-    """Return (B, N) l_i and c_i, for a user who scans from the top."""
+def _expected_logits(lists: PaddedLists, appeal: Value, effects: Value) -> Value:
+    """Return (B, N) l_i, for a user who scans from the top."""
     below = effects.op("Trilu", 1, upper=1)
 
     def look(item: Value, carried: list[Value]) -> tuple[list[Value], list[tuple[Value, int]]]:
         (logits,) = carried
         logit = logits.op("Gather", item, axis=1)
-        click = logit.exact_sigmoid()
-        return [logits + click.unsqueeze(1) * below.op("Gather", item, axis=1)], [(logit, FLOAT), (click, FLOAT)]
+        return [logits + _mixed_effects(logit.unsqueeze(1), below.op("Gather", item, axis=1))], [(logit, FLOAT)]
 
-    logits, clicks = lists.graph.loop(lists.n_items, [(appeal, FLOAT)], look)
-    return logits.transpose(1, 0), clicks.transpose(1, 0)
+    (logits,) = lists.graph.loop(lists.n_items, [(appeal, FLOAT)], look)
+    return logits.transpose(1, 0)
+
+
+def _mixed_effects(logits: Value, effects: Value) -> Value:
+    """Return μ(l, φ), what an item with such log-odds of a click does to those of another."""
+    return (logits + effects).op("Softplus") - logits.op("Softplus")
 
 
 # Distances and what they are worth

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 STEPS = 2048
 """Of a coordinate in 16 bits, from one knot to the next."""
@@ -78,10 +79,10 @@ class Pairs:
 class PlacedPairs:
     """What an item adds to the scores of the others once it is placed."""
 
-    strengths: Tensor
-    """(B, N) ρ c_k, of the placed item."""
-    scanned: float
-    """s, the share of harm to lower items that is no longer added."""
+    logits: Tensor
+    """(B, N) l_k, the log-odds of a click on the placed item."""
+    weight: float
+    """What everything that is added is multiplied by."""
     effects: Tensor
     """(B, P) φ_ik"""
 
@@ -169,14 +170,22 @@ def below_diagonal(values: Tensor, n_items: int) -> Tensor:
     return square
 
 
+def mixed_effects(logits: Tensor, effects: Tensor) -> Tensor:
+    """Return μ(l, φ) = log(1 - σ(l) + σ(l) e^φ): what an item with log-odds l of a click does to those of another.
+
+    >>> mixed_effects(torch.tensor([-50.0, 0.0, 50.0]), torch.tensor(-2.0))
+    tensor([ 0.0000, -0.5662, -2.0000])
+    """
+    return softplus(logits + effects) - softplus(logits)
+
+
 def placed_rows(placed: PlacedPairs, slates: Tensor) -> Tensor:
     """Return (B, K, N) what the items of slates (B, K) add to the scores of the others; 0 for a slot without one."""
-    n_items = placed.strengths.shape[1]
-    harmed = placed.effects.where(placed.effects > 0, (1 - placed.scanned) * placed.effects)
-    added = below_diagonal(placed.effects, n_items) + below_diagonal(harmed, n_items).transpose(1, 2)
+    n_items, chosen = placed.logits.shape[1], slates.clamp(min=0)
+    below = below_diagonal(placed.effects, n_items)
     every = torch.arange(len(slates), device=slates.device)[:, None]
-    strengths = placed.strengths[every, slates.clamp(min=0)] * (slates >= 0)
-    return strengths[:, :, None] * added[every, slates.clamp(min=0)]
+    added = mixed_effects(placed.logits[every, chosen][:, :, None], (below + below.mT)[every, chosen])
+    return placed.weight * added * (slates >= 0)[:, :, None]
 
 
 def _distances(columns: PairColumns, dense: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -21,7 +21,7 @@ from seq2slate.model.backends.backend import NativeBackend, Placed, RawList
 from seq2slate.model.backends.kernels import KERNELS
 from seq2slate.model.backends.native import CLstm, CPairColumns, CPairWeights, NativeKernels, addresses
 from seq2slate.model.decoders import Sequential
-from seq2slate.model.interactions import PARAM_SCALE, NoInteraction, PairwiseInteraction
+from seq2slate.model.interactions import PARAM_SCALE, SCANNED, NoInteraction, PairwiseInteraction
 from seq2slate.model.layers import LIMIT
 from seq2slate.model.network import InputLists, SlateNetwork
 from seq2slate.model.slate_model import SlateModel
@@ -109,7 +109,7 @@ class _CPairwise(ctypes.Structure):
         ("columns", CPairColumns),
         ("weights", CPairWeights),
         *[(name, ctypes.c_void_p) for name in ("relevance", "heads")],
-        *[(name, ctypes.c_float) for name in ("offset", "scanned", "placed")],
+        *[(name, ctypes.c_float) for name in ("offset", "scanned")],
     ]
 
 
@@ -149,9 +149,7 @@ class _ListProgram:
             0 if prior is None else len(prior),
             LIMIT,
             strength,
-            self._kept_structure(self._pairwise(interaction, strength))
-            if isinstance(interaction, PairwiseInteraction)
-            else None,
+            self._kept_structure(self._pairwise(interaction)) if isinstance(interaction, PairwiseInteraction) else None,
             self._kept_structure(self._scaling(columns)),
         )
         self._address = ctypes.addressof(self._network)
@@ -190,11 +188,10 @@ class _ListProgram:
             _address_of(places),
         )
 
-    def _pairwise(self, interaction: PairwiseInteraction, strength: float) -> _CPairwise:
+    def _pairwise(self, interaction: PairwiseInteraction) -> _CPairwise:
         with torch.no_grad():
             columns, weights = interaction.columns, interaction.weights
-            offset, scanned, placed = (float(interaction.number(name)) for name in ("offset", "scanned", "placed"))
-        numbers = [offset, scanned, strength * placed]
+            numbers = [float(interaction.number("offset")), SCANNED]
         self._kept += [columns, weights]
         for tensor in (weights.effects, weights.crowding, weights.strengths, weights.constant):
             _check_finite(tensor.numpy())
