@@ -274,12 +274,3 @@ typedef struct {
 } lstm;
 
 static inline float sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-limited(x, 87.0f))); }
-
-/* The expected clicks (n) on a list of a user who scans from the top. logits (n), the log-odds without clicks above, grow by
- * what the clicks above each item add, by the effects of its pairs. */
-static inline void cascade(int64_t n, const float *effects, float *logits, float *clicks) {
-    for (int64_t i = 0; i < n; i++) {
-        logits[i] += dot(i, effects + pair_row(i), clicks);
-        clicks[i] = sigmoid(logits[i]);
-    }
-}
