@@ -596,3 +596,28 @@ def test_what_placed_items_add_equals_the_equation(kernels: Kernels, lists: int,
     found = torch.zeros(*slates.shape, items)
     kernels.placed_rows(PlacedPairs(logits, 0.4, effects), slates, found)
     close(found, torch.stack(expected).view_as(found))
+
+
+@pytest.mark.parametrize(("heads", "width"), [(6, 4), (1, 1), (3, 5)])
+def test_places_of_heads_and_their_gradient_equal_the_definition(kernels: Kernels, heads: int, width: int) -> None:
+    lengths, weights = torch.tensor([9, 1, 0, 2, 5]), pair_weights(heads=heads, width=width)
+    seen = normal(9, 5, heads * width + 1, seed=1)
+    seen[:, 4, :width] = 3.0  # a head for which all items of a list are equal
+    doubles = seen.double().requires_grad_(True)
+    places = torch.zeros(5, heads, 9, width, dtype=torch.float64)
+    for b, length in enumerate(lengths.tolist()):
+        for h in range(heads if length else 0):
+            x = doubles[:length, b, h * width : (h + 1) * width]
+            mean_distance = ((x[:, None] - x[None]) ** 2).sum(2).mean()
+            places[b, h, :length] = (x - x.mean(0)) / torch.clamp(mean_distance, min=1e-12).sqrt()
+    relevance = doubles[:, :, -1].t() * (torch.arange(9) < lengths[:, None])
+    found = torch.zeros(5, heads, 9, width), torch.zeros(5, 9), torch.empty(5, heads)
+    kernels.places_forward(weights, lengths, seen, *found)
+    close(found[0], places.detach())
+    close(found[1], relevance.detach())
+    given, into = (normal(5, heads, 9, width, seed=2), normal(5, 9, seed=3)), torch.zeros_like(seen)
+    kernels.places_backward(weights, lengths, (found[0], found[2]), given, into)
+    (gradient,) = torch.autograd.grad((places * given[0]).sum() + (relevance * given[1]).sum(), doubles)
+    varied = torch.ones(5, dtype=torch.bool).index_fill(0, torch.tensor([1, 4]), False)  # elsewhere it is huge
+    close(into[:, varied], gradient[:, varied], 1e-4)
+    assert into.isfinite().all()

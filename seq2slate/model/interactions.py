@@ -241,13 +241,13 @@ class PairwiseInteraction(Interaction):
         lengths, weights = mask.sum(1), self.weights
         if coordinates is None:
             coordinates = self.coordinates_of(items, lengths)
-        columns = torch.cat([self.heads, (self.relevance * PARAM_SCALE)[:, None]], dim=1)
-        seen = (items @ columns).transpose(0, 1).where(mask[:, :, None], 0.0)
+        seen = items @ torch.cat([self.heads, (self.relevance * PARAM_SCALE)[:, None]], dim=1)
+        places, relevance = _Places.apply(seen, weights, lengths)  # type: ignore[no-untyped-call]
         trained = weights.effects, weights.crowding, weights.strengths, weights.constant
         effects, crowding = _PairEffects.apply(  # type: ignore[no-untyped-call]
-            *trained, self._places(seen[:, :, :-1], mask), weights, coordinates, lengths
+            *trained, places, weights, coordinates, lengths
         )
-        appeal = seen[:, :, -1] + self.number("offset") + crowding
+        appeal = relevance + self.number("offset") + crowding
         return appeal if prior is None else appeal + prior, effects
 
     @torch.no_grad()
@@ -260,17 +260,6 @@ class PairwiseInteraction(Interaction):
         kernels_for(dense).pair_coordinates(self.columns, dense.detach().contiguous(), lengths, found)
         return found
 
-    @staticmethod
-    def _places(seen: Tensor, mask: Tensor) -> Tensor:
-        """Return (B, H, N, width) what heads see of items (B, N, H · width), with a mean squared distance of 1."""
-        places = seen.reshape(*seen.shape[:2], HEADS, HEAD_WIDTH).transpose(1, 2)
-        real = mask[:, None, :, None].to(seen.dtype)
-        count = real.sum(2, keepdim=True).clamp(min=1)
-        places = (places - (places * real).sum(2, keepdim=True) / count) * real
-        variance = (places**2).sum((2, 3), keepdim=True) / count
-        scaled: Tensor = places / (2 * variance).clamp(min=LEAST).sqrt()
-        return scaled
-
     def number(self, name: str) -> Tensor:
         """Return a number as the formulas have it."""
         value: Tensor = self.numbers[name] * PARAM_SCALE
@@ -279,6 +268,29 @@ class PairwiseInteraction(Interaction):
 
 INTERACTIONS: dict[str, type[Interaction]] = {"none": NoInteraction, "pairwise": PairwiseInteraction}
 """The interactions by name."""
+
+
+class _Places(torch.autograd.Function):
+    """What heads and relevance see (N, B, H · width + 1) as places (B, H, N, width) and relevance (B, N)."""
+
+    @staticmethod
+    def forward(ctx: Any, seen: Tensor, weights: PairWeights, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        (n_items, n_lists), seen = seen.shape[:2], seen.contiguous()
+        places = seen.new_zeros(n_lists, HEADS, n_items, HEAD_WIDTH)
+        relevance, scales = seen.new_zeros(n_lists, n_items), seen.new_empty(n_lists, HEADS)
+        kernels_for(seen).places_forward(weights, lengths, seen, places, relevance, scales)
+        ctx.save_for_backward(places, scales, lengths)
+        ctx.weights = weights
+        return places, relevance
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dplaces: Tensor, drelevance: Tensor) -> tuple[Tensor, None, None]:
+        places, scales, lengths = ctx.saved_tensors
+        dseen = places.new_zeros(places.shape[2], len(places), HEADS * HEAD_WIDTH + 1)
+        given = dplaces.contiguous(), drelevance.contiguous()
+        kernels_for(dseen).places_backward(ctx.weights, lengths, (places, scales), given, dseen)
+        return dseen, None, None
 
 
 class _PairEffects(torch.autograd.Function):

@@ -31,7 +31,14 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from seq2slate.model.backends.kernels import LstmWeights, PointerGradients, StepRows, kernels_for
+from seq2slate.model.backends.kernels import (
+    LstmScan,
+    LstmScanGradients,
+    LstmWeights,
+    PointerGradients,
+    StepRows,
+    kernels_for,
+)
 
 # Recurrent layers
 
@@ -152,7 +159,6 @@ class _LstmScan(torch.autograd.Function):
         last: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         steps, (n_lists, n_units) = len(rows), h0.shape
-        kernels = kernels_for(x)
         keep = any(ctx.needs_input_grad)  # what the backward pass needs; without it buffers are used again
         gates = x.new_empty(steps if keep else 1, n_lists, 4 * n_units)
         c = x.new_empty(steps + 1 if keep else 2, n_lists, n_units)  # c[t] and h[t] are the state before step t
@@ -160,62 +166,97 @@ class _LstmScan(torch.autograd.Function):
         if rows[-1] < n_lists:
             h.zero_()  # outputs after a list's end
         h[0], c[0] = h0, c0
-        h_last, c_last = torch.empty_like(h0), torch.empty_like(c0)
-        ends = _lists_by_last_step(last)
-        inputs, gate_views, c_views, h_views = (tensor.unbind(0) for tensor in (x, gates, c, h))
-        for t, active in enumerate(rows):
-            gate = gate_views[t % len(gates)][:active]
-            c_before, c_after = c_views[t % len(c)][:active], c_views[(t + 1) % len(c)][:active]
-            h_before, h_after = h_views[t][:active], h_views[t + 1][:active]
-            if start is None:
-                torch.mm(inputs[t][:active], weight_input, out=gate)
-            elif t == 0:
-                gate.copy_((start @ weight_input).expand_as(gate))
-            else:
-                torch.mm(inputs[t - 1][:active], weight_input, out=gate)
-            gate.addmm_(h_before, weight_hidden)
-            kernels.lstm_forward(gate, bias, c_before, c_after, h_after)
-            if t in ends:
-                h_last[ends[t]], c_last[ends[t]] = h_views[t + 1][ends[t]], c_views[(t + 1) % len(c)][ends[t]]
-        ctx.save_for_backward(x, start, weight_input, weight_hidden, gates, h, c)
-        ctx.rows, ctx.ends = rows, ends
+        layer = LstmWeights(weight_input, weight_hidden, bias)
+        scan = LstmScan(layer, torch.tensor(rows), x.contiguous(), start, gates, c, h)
+        fused, ends = kernels_for(x).fused, _lists_by_last_step(last)
+        if fused is not None and keep:
+            fused.lstm_scan_forward(scan)
+            every = torch.arange(n_lists)
+            h_last, c_last = h[last + 1, every], c[last + 1, every]
+        else:
+            h_last, c_last = _steps_forward(scan, rows, ends)
+        ctx.save_for_backward(scan.x, start, weight_input, weight_hidden, bias, gates, h, c)
+        ctx.rows, ctx.last, ctx.ends = rows, last, ends
         return h[1:], h_last, c_last
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        doutputs, dh_last, dc_last = gradients
-        x, start, weight_input, weight_hidden, gates, h, c = ctx.saved_tensors
-        kernels = kernels_for(x)
-        shift = 0 if start is None else 1
-        dx = torch.zeros_like(x) if ctx.needs_input_grad[0] else None
-        dstart = None
-        dweight_input, dweight_hidden = torch.zeros_like(weight_input), torch.zeros_like(weight_hidden)
-        dbias = weight_input.new_zeros(weight_input.shape[1])
-        dh, dc = torch.zeros_like(h[0]), torch.zeros_like(c[0])
-        dgates = torch.empty_like(gates[0])
-        inputs, gate_views, c_views, h_views = (tensor.unbind(0) for tensor in (x, gates, c, h))
-        for t in range(len(ctx.rows) - 1, -1, -1):
-            active = ctx.rows[t]
-            dh_now, dc_now, dgate = dh[:active], dc[:active], dgates[:active]
-            dh_now += doutputs[t, :active]
-            if t in ctx.ends:
-                dh[ctx.ends[t]] += dh_last[ctx.ends[t]]
-                dc[ctx.ends[t]] += dc_last[ctx.ends[t]]
-            c_before, c_after = c_views[t][:active], c_views[t + 1][:active]
-            kernels.lstm_backward(gate_views[t][:active], c_before, c_after, dh_now, dc_now, dgate)
-            torch.mm(dgate, weight_hidden.t(), out=dh_now)
-            dweight_hidden.addmm_(h_views[t][:active].t(), dgate)
-            summed = dgate.sum(0)
-            dbias += summed
-            if start is not None and t == 0:
-                dstart = weight_input @ summed
-                dweight_input.addr_(start, summed)
-                continue
-            dweight_input.addmm_(inputs[t - shift][:active].t(), dgate)
-            if dx is not None:
-                torch.mm(dgate, weight_input.t(), out=dx[t - shift, :active])
-        return dx, dstart, dweight_input, dweight_hidden, dbias, dh, dc, None, None
+        x, start, weight_input, weight_hidden, bias, gates, h, c = ctx.saved_tensors
+        scan = LstmScan(LstmWeights(weight_input, weight_hidden, bias), torch.tensor(ctx.rows), x, start, gates, c, h)
+        doutputs, dh_last, dc_last = (gradient.contiguous() for gradient in gradients)
+        by = LstmScanGradients(
+            ctx.last,
+            doutputs,
+            dh_last,
+            dc_last,
+            dh=torch.zeros_like(h[0]),
+            dc=torch.zeros_like(c[0]),
+            dweight_input=torch.zeros_like(weight_input),
+            dweight_hidden=torch.zeros_like(weight_hidden),
+            dbias=torch.zeros_like(bias),
+            dx=torch.zeros_like(x) if ctx.needs_input_grad[0] else None,
+            dstart=None if start is None else torch.zeros_like(start),
+        )
+        fused = kernels_for(x).fused
+        if fused is not None:
+            fused.lstm_scan_backward(scan, by)
+        else:
+            _steps_backward(scan, by, ctx.rows, ctx.ends)
+        return by.dx, by.dstart, by.dweight_input, by.dweight_hidden, by.dbias, by.dh, by.dc, None, None
+
+
+def _steps_forward(scan: LstmScan, rows: list[int], ends: dict[int, Any]) -> tuple[Tensor, Tensor]:
+    """Read step after step on any device; return the state h, c (B, D) of each list after its last one.
+
+    c and gates may have room for fewer steps: they are then used again.
+    """
+    layer, start, kernels = scan.layer, scan.start, kernels_for(scan.x)
+    h_last, c_last = torch.empty_like(scan.h[0]), torch.empty_like(scan.c[0])
+    inputs, gate_views, c_views, h_views = (tensor.unbind(0) for tensor in (scan.x, scan.gates, scan.c, scan.h))
+    for t, active in enumerate(rows):
+        gate = gate_views[t % len(gate_views)][:active]
+        c_before, c_after = c_views[t % len(c_views)][:active], c_views[(t + 1) % len(c_views)][:active]
+        h_before, h_after = h_views[t][:active], h_views[t + 1][:active]
+        if start is None:
+            torch.mm(inputs[t][:active], layer.weight_input, out=gate)
+        elif t == 0:
+            gate.copy_((start @ layer.weight_input).expand_as(gate))
+        else:
+            torch.mm(inputs[t - 1][:active], layer.weight_input, out=gate)
+        gate.addmm_(h_before, layer.weight_hidden)
+        kernels.lstm_forward(gate, layer.bias, c_before, c_after, h_after)
+        if t in ends:
+            h_last[ends[t]], c_last[ends[t]] = h_views[t + 1][ends[t]], c_views[(t + 1) % len(c_views)][ends[t]]
+    return h_last, c_last
+
+
+def _steps_backward(scan: LstmScan, by: LstmScanGradients, rows: list[int], ends: dict[int, Any]) -> None:
+    """Write the gradients, from the last step to the first, on any device."""
+    layer, start, kernels = scan.layer, scan.start, kernels_for(scan.x)
+    shift = 0 if start is None else 1
+    dgates = torch.empty_like(scan.gates[0])
+    inputs, gate_views, c_views, h_views = (tensor.unbind(0) for tensor in (scan.x, scan.gates, scan.c, scan.h))
+    for t in range(len(rows) - 1, -1, -1):
+        active = rows[t]
+        dh_now, dc_now, dgate = by.dh[:active], by.dc[:active], dgates[:active]
+        dh_now += by.doutputs[t, :active]
+        if t in ends:
+            by.dh[ends[t]] += by.dh_last[ends[t]]
+            by.dc[ends[t]] += by.dc_last[ends[t]]
+        c_before, c_after = c_views[t][:active], c_views[t + 1][:active]
+        kernels.lstm_backward(gate_views[t][:active], c_before, c_after, dh_now, dc_now, dgate)
+        torch.mm(dgate, layer.weight_hidden.t(), out=dh_now)
+        by.dweight_hidden.addmm_(h_views[t][:active].t(), dgate)
+        summed = dgate.sum(0)
+        by.dbias.add_(summed)
+        if start is not None and by.dstart is not None and t == 0:
+            by.dstart.copy_(layer.weight_input @ summed)
+            by.dweight_input.addr_(start, summed)
+            continue
+        by.dweight_input.addmm_(inputs[t - shift][:active].t(), dgate)
+        if by.dx is not None:
+            torch.mm(dgate, layer.weight_input.t(), out=by.dx[t - shift, :active])
 
 
 def _lists_by_last_step(last: Tensor) -> dict[int, Any]:

@@ -75,6 +75,53 @@ class LstmWeights:
 
 
 @dataclass(frozen=True)
+class LstmScan:
+    """All T steps of an LSTM layer, with what its gradient needs."""
+
+    layer: LstmWeights
+    rows: Tensor
+    """(T,) how many lists, from the first, take part in each step."""
+    x: Tensor
+    """(T, B, I) what it reads; (T - 1, B, I) and read from the second step on with a start."""
+    start: Tensor | None
+    """(I,) what every list reads first."""
+    gates: Tensor
+    """(T, B, 4D); written."""
+    c: Tensor
+    """(T + 1, B, D) the state before each step; written but for the first."""
+    h: Tensor
+    """(T + 1, B, D)"""
+
+
+@dataclass(frozen=True)
+class LstmScanGradients:
+    """The gradients of a scan; those that are written are 0 at first."""
+
+    last: Tensor
+    """(B,) the step after which the state of each list is taken."""
+    doutputs: Tensor
+    """(T, B, D)"""
+    dh_last: Tensor
+    """(B, D)"""
+    dc_last: Tensor
+    """(B, D)"""
+    dh: Tensor
+    """(B, D) of the first state; written."""
+    dc: Tensor
+    """(B, D)"""
+    dweight_input: Tensor
+    """(I, 4D)"""
+    dweight_hidden: Tensor
+    """(D, 4D)"""
+    dbias: Tensor
+    """(4D,)"""
+    dx: Tensor | None
+    """As x, if it is wanted."""
+    dstart: Tensor | None
+    """(I,) if there is a start."""
+
+
+@dataclass(frozen=True)
 class LstmEncoder:
     """An encoder of one LSTM layer that reads forwards from a state of zeros, and the lists that it reads."""
 
@@ -165,6 +212,24 @@ class Kernels(Protocol):
 
     def pair_coordinates(self, columns: PairColumns, items: Tensor, lengths: Tensor, coordinates: Tensor) -> None:
         """Where the distances of items (N, B, I) lie between the knots: coordinates (B, D, P) are 0 at first."""
+
+    def places_forward(
+        self, weights: PairWeights, lengths: Tensor, seen: Tensor, places: Tensor, relevance: Tensor, scales: Tensor
+    ) -> None:
+        """Write places (B, H, N, width) and relevance (B, N), 0 at first, from what is seen (N, B, H · width + 1).
+
+        Places are centred in each list and have a mean squared distance of 1. scales (B, H) are for the gradient.
+        """
+
+    def places_backward(
+        self,
+        weights: PairWeights,
+        lengths: Tensor,
+        places: tuple[Tensor, Tensor],
+        given: tuple[Tensor, Tensor],
+        dseen: Tensor,
+    ) -> None:
+        """Its gradient, 0 at first, from places with their scales, and the gradients of places and relevance."""
 
     def pair_effects_forward(self, weights: PairWeights, pairs: Pairs, effects: Tensor, crowding: Tensor) -> None:
         """Write effects (B, P) and crowding (B, N), which are 0 at first."""
@@ -261,6 +326,32 @@ class TorchKernels:
 
     def pair_coordinates(self, columns: PairColumns, items: Tensor, lengths: Tensor, coordinates: Tensor) -> None:  # noqa: D102
         coordinates.copy_(in_torch.coordinates_of(columns, items, lengths))
+
+    def places_forward(  # noqa: D102
+        self, weights: PairWeights, lengths: Tensor, seen: Tensor, places: Tensor, relevance: Tensor, scales: Tensor
+    ) -> None:
+        real = in_torch.real_items(lengths, len(seen))
+        relevance.copy_(seen[:, :, -1].t().where(real, 0.0))
+        placed, factors = in_torch.places_of(weights, seen[:, :, :-1].transpose(0, 1), real)
+        places.copy_(placed)
+        scales.copy_(factors)
+
+    def places_backward(  # noqa: D102
+        self,
+        weights: PairWeights,
+        lengths: Tensor,
+        places: tuple[Tensor, Tensor],
+        given: tuple[Tensor, Tensor],
+        dseen: Tensor,
+    ) -> None:
+        (own, scales), (down, drelevance) = places, given
+        count = lengths.clamp(min=1)[:, None, None, None]
+        turn = 2 * (own * down).sum((2, 3), keepdim=True) / count * (scales > 0)[:, :, None, None]
+        real = in_torch.real_items(lengths, len(dseen))
+        change = scales.abs()[:, :, None, None] * (down - turn * own) * real[:, None, :, None]
+        change = (change - change.sum(2, keepdim=True) / count) * real[:, None, :, None]
+        dseen[:, :, :-1] = change.permute(2, 0, 1, 3).flatten(2)
+        dseen[:, :, -1] = (drelevance * real).t()
 
     def pair_effects_forward(self, weights: PairWeights, pairs: Pairs, effects: Tensor, crowding: Tensor) -> None:  # noqa: D102
         for found, into in zip(in_torch.effects_of(weights, pairs), (effects, crowding), strict=True):

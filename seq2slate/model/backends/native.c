@@ -5,7 +5,6 @@
 #endif
 
 #define BLOCK 64 /* units handled at once: few enough that the sums over items stay in registers */
-#define ENOUGH_WORK 65536 /* elements below which a second thread costs more than it brings */
 #define FEWEST_LISTS 16 /* encoded or decoded together: enough for fast products, */
 #define MOST_LISTS 64
 #define CACHE (1 << 21) /* and few enough for the keys of all of them, in bytes, to stay near */
@@ -82,6 +81,95 @@ static void lstm_step(gemm_function *gemm, const lstm *layer, int64_t rows, cons
     for (int64_t r = 0; r < rows; r++) {
         float *gate = gates + r * 4 * d;
         lstm_row(d, gate, gate + d, gate + 2 * d, gate + 3 * d, layer->bias, c_before + r * d, c + r * d, h + r * d);
+    }
+}
+
+/* All steps of a layer, with what its gradient needs: `LstmScan` in Python. The first rows[t] lists take part in step t. x (steps,
+ * lists, inputs) is read from the second step on if there is a `start` (inputs), which all lists read first. c and h (steps + 1,
+ * lists, d) hold the state before each step, gates are (steps, lists, 4d). */
+typedef struct {
+    lstm layer;
+    int64_t steps, lists;
+    const int64_t *rows;
+    const float *x, *start;
+    float *gates, *c, *h;
+} lstm_scan;
+
+/* What all lists that take part in a step read; null in the first step if that is `start`. */
+static const float *read_in_step(const lstm_scan *scan, int64_t t) {
+    if (!scan->start) return scan->x + t * scan->lists * scan->layer.inputs;
+    return t ? scan->x + (t - 1) * scan->lists * scan->layer.inputs : NULL;
+}
+
+void lstm_scan_forward(gemm_function *gemm, const lstm_scan *scan) {
+    const lstm *layer = &scan->layer;
+    const int64_t d = layer->d, state = scan->lists * d;
+    for (int64_t t = 0; t < scan->steps && scan->rows[t]; t++) {
+        const float *read = read_in_step(scan, t);
+        float *gates = scan->gates + 4 * t * state;
+        product(gemm, read ? scan->rows[t] : 1, 4 * d, layer->inputs, read ? read : scan->start, layer->weight_input, 0.0f, gates);
+        for (int64_t b = 1; !read && b < scan->rows[t]; b++) memcpy(gates + b * 4 * d, gates, 4 * (size_t)d * sizeof(float));
+        product(gemm, scan->rows[t], 4 * d, d, scan->h + t * state, layer->weight_hidden, 1.0f, gates);
+        lstm_forward(scan->rows[t], d, gates, layer->bias, scan->c + t * state, scan->c + (t + 1) * state, scan->h + (t + 1) * state);
+    }
+}
+
+/* out (rows, columns) = a (rows, inner) times the transpose of b (columns, inner) */
+static void product_with_transpose(gemm_function *gemm, int64_t rows, int64_t columns, int64_t inner, const float *a, const float *b,
+                                   float *out) {
+    const int m = (int)columns, n = (int)rows, k = (int)inner;
+    const float one = 1.0f, zero = 0.0f;
+    gemm("T", "N", &m, &n, &k, &one, b, &k, a, &k, &zero, out, &m);
+}
+
+/* out (inner, columns) += the transpose of a (rows, inner) times b (rows, columns) */
+static void add_transposed_product(gemm_function *gemm, int64_t rows, int64_t columns, int64_t inner, const float *a, const float *b,
+                                   float *out) {
+    const int m = (int)columns, n = (int)inner, k = (int)rows;
+    const float one = 1.0f;
+    gemm("N", "T", &m, &n, &k, &one, b, &m, a, &n, &one, out, &m);
+}
+
+/* Gradients of `lstm_scan_forward`: `LstmScanGradients` in Python. Those of the outputs (steps, lists, d) and of the state after step
+ * last[list] are given; dh and dc (lists, d) end as those of the first state. dx and dstart may be null; dgates (lists + 1, 4d) are
+ * overwritten, all others are 0 at first. */
+typedef struct {
+    const int64_t *last;
+    const float *doutputs, *dh_last, *dc_last;
+    float *dgates, *dh, *dc, *dweight_input, *dweight_hidden, *dbias, *dx, *dstart;
+} lstm_scan_gradients;
+
+/* Add the gradient of what arrives at the outputs of a step, and at the states of the lists that end with it. */
+static void add_outer_gradients(const lstm_scan *scan, const lstm_scan_gradients *by, int64_t t) {
+    const int64_t d = scan->layer.d;
+    for (int64_t k = 0; k < scan->rows[t] * d; k++) by->dh[k] += by->doutputs[t * scan->lists * d + k];
+    for (int64_t b = 0; b < scan->lists; b++) {
+        if (by->last[b] != t) continue;
+        for (int64_t k = b * d; k < (b + 1) * d; k++) by->dh[k] += by->dh_last[k], by->dc[k] += by->dc_last[k];
+    }
+}
+
+void lstm_scan_backward(gemm_function *gemm, const lstm_scan *scan, const lstm_scan_gradients *by) {
+    const lstm *layer = &scan->layer;
+    const int64_t d = layer->d, f = layer->inputs, state = scan->lists * d;
+    float *dgates = by->dgates, *summed = dgates + 4 * state;
+    for (int64_t t = scan->steps - 1; t >= 0; t--) {
+        const int64_t rows = scan->rows[t];
+        const float *read = read_in_step(scan, t), *h = scan->h + t * state, *c = scan->c + t * state;
+        add_outer_gradients(scan, by, t);
+        if (!rows) continue;
+        lstm_backward(rows, d, scan->gates + 4 * t * state, c, c + state, by->dh, by->dc, dgates);
+        product_with_transpose(gemm, rows, d, 4 * d, dgates, layer->weight_hidden, by->dh);
+        add_transposed_product(gemm, rows, 4 * d, d, h, dgates, by->dweight_hidden);
+        memset(summed, 0, 4 * (size_t)d * sizeof(float));
+        for (int64_t b = 0; b < rows; b++)
+            for (int64_t u = 0; u < 4 * d; u++) summed[u] += dgates[b * 4 * d + u];
+        for (int64_t u = 0; u < 4 * d; u++) by->dbias[u] += summed[u];
+        add_transposed_product(gemm, read ? rows : 1, 4 * d, f, read ? read : scan->start, read ? dgates : summed, by->dweight_input);
+        if (!read)
+            product_with_transpose(gemm, 1, f, 4 * d, summed, layer->weight_input, by->dstart);
+        else if (by->dx)
+            product_with_transpose(gemm, rows, f, 4 * d, dgates, layer->weight_input, by->dx + (read - scan->x));
     }
 }
 
@@ -257,45 +345,4 @@ void pointer_backward(int64_t rows, int64_t n, int64_t d, int64_t steps, const i
                 for (int64_t u = 0; u < width; u++) dkeys[(b * n + i) * d + start + u] *= 4.0f * v[start + u];
         }
     }
-}
-
-/* `expect_clicks` of each list; returns 1 if there is no memory. */
-int expected_logits(int64_t lists, int64_t n, const float *effects, float *logits) {
-    int failed = 0;
-#pragma omp parallel for if (lists * n * n > ENOUGH_WORK) reduction(| : failed)
-    for (int64_t b = 0; b < lists; b++) {
-        float *pluses = malloc((size_t)(n + 1) * sizeof(float));
-        failed |= !pluses;
-        if (pluses) expect_clicks(n, effects + b * pair_row(n), logits + b * n, pluses);
-        free(pluses);
-    }
-    return failed;
-}
-
-/* Add to logits (lists, n) the effects of the clicks above each item, clicked (lists, n) 0 or 1. */
-void clicks_above_forward(int64_t lists, int64_t n, const float *clicked, const float *effects, float *logits) {
-#pragma omp parallel for if (lists * n * n > ENOUGH_WORK)
-    for (int64_t b = 0; b < lists; b++)
-        for (int64_t i = 0; i < n; i++) logits[b * n + i] += dot(i, effects + b * pair_row(n) + pair_row(i), clicked + b * n);
-}
-
-void clicks_above_backward(int64_t lists, int64_t n, const float *clicked, const float *dlogits, float *deffects) {
-#pragma omp parallel for if (lists * n * n > ENOUGH_WORK)
-    for (int64_t b = 0; b < lists; b++)
-        for (int64_t i = 0; i < n; i++) {
-            float *restrict deffect = deffects + b * pair_row(n) + pair_row(i);
-            const float *restrict click = clicked + b * n, dlogit = dlogits[b * n + i];
-#pragma omp simd
-            for (int64_t k = 0; k < i; k++) deffect[k] = dlogit * click[k];
-        }
-}
-
-/* What the items of slates (lists, steps), -1 for none, add once they are placed: (lists, steps, n), 0 at first. */
-void placed_rows(int64_t lists, int64_t n, int64_t steps, const placed_pairs *placed, const int64_t *slates, float *added) {
-#pragma omp parallel for if (lists * steps * n > ENOUGH_WORK)
-    for (int64_t b = 0; b < lists; b++)
-        for (int64_t j = b * steps; j < (b + 1) * steps; j++)
-            if (slates[j] >= 0)
-                add_when_placed(n, slates[j], placed->logits[b * n + slates[j]], placed->weight, placed->effects + b * pair_row(n),
-                                added + j * n);
 }

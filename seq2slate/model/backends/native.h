@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define ITEMS_AT_ONCE 64 /* items whose numbers are gathered before they are scored */
+#define ENOUGH_WORK 65536 /* elements below which a second thread costs more than it brings */
 #define PRODUCT_LIMIT 1e9f /* of e^{2a} e^{2b} in scores, where four are multiplied; tanh is 1 to within 2e-9 there */
 
 typedef union {
@@ -274,16 +275,3 @@ typedef struct {
     int64_t inputs, d;
     const float *weight_input, *weight_hidden, *bias;
 } lstm;
-
-/* The log-odds of a click on each item of a list for a user who scans from the top: logits (n), without clicks above, grow by what the
- * items above each add in the mean, by their own log-odds and the effects of the pairs. pluses (n) are overwritten. */
-static inline void expect_clicks(int64_t n, const float *effects, float *restrict logits, float *restrict pluses) {
-    for (int64_t i = 0; i < n; i++) {
-        const float *restrict effect = effects + pair_row(i);
-        float added = 0.0f;
-#pragma omp simd reduction(+ : added)
-        for (int64_t k = 0; k < i; k++) added += softplus(logits[k] + effect[k]) - pluses[k];
-        logits[i] += added;
-        pluses[i] = softplus(logits[i]);
-    }
-}

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
         Decoding,
         LstmDecoder,
         LstmEncoder,
+        LstmScan,
+        LstmScanGradients,
         LstmWeights,
         PointerGradients,
         StepRows,
@@ -58,9 +60,13 @@ _SIGNATURES = {
     "pair_coordinates": [_POINTER] + [_INTEGER] * 3 + [_POINTER] * 3,
     "pair_effects_forward": [_POINTER] + [_INTEGER] * 2 + [_POINTER] * 6,
     "pair_effects_backward": [_POINTER] + [_INTEGER] * 2 + [_POINTER] * 7,
+    "places_forward": [_POINTER] + [_INTEGER] * 2 + [_POINTER] * 5,
+    "places_backward": [_POINTER] + [_INTEGER] * 2 + [_POINTER] * 6,
     "clicks_above_forward": [_INTEGER] * 2 + [_POINTER] * 3,
     "clicks_above_backward": [_INTEGER] * 2 + [_POINTER] * 3,
     "placed_rows": [_INTEGER] * 3 + [_POINTER] * 3,
+    "lstm_scan_forward": [_POINTER] * 2,
+    "lstm_scan_backward": [_POINTER] * 3,
     "lstm_encode": [_POINTER, _POINTER, _INTEGER, _INTEGER, _NUMBER] + [_POINTER] * 6,
     "lstm_decode": [_POINTER] * 3,
     "place_list": [_POINTER, _POINTER, _INTEGER, _INTEGER, ctypes.c_int, _NUMBER] + [_POINTER] * 4,
@@ -83,6 +89,26 @@ class CLstm(ctypes.Structure):
         """Return where C finds the weights of a layer, which must be kept."""
         arrays = addresses(layer.weight_input, layer.weight_hidden, layer.bias)
         return cls(layer.weight_input.shape[0], layer.weight_hidden.shape[0], *arrays)
+
+
+class _CLstmScan(ctypes.Structure):
+    _fields_ = [
+        ("layer", CLstm),
+        *[(name, _INTEGER) for name in ("steps", "lists")],
+        *[(name, _POINTER) for name in ("rows", "x", "start", "gates", "c", "h")],
+    ]
+
+    @classmethod
+    def of(cls, scan: LstmScan) -> _CLstmScan:
+        arrays = addresses(scan.rows, scan.x, scan.start, scan.gates, scan.c, scan.h)
+        return cls(CLstm.of(scan.layer), *scan.gates.shape[:2], *arrays)
+
+
+class _CLstmScanGradients(ctypes.Structure):
+    _fields_ = [
+        *[(name, _POINTER) for name in ("last", "doutputs", "dh_last", "dc_last", "dgates", "dh", "dc")],
+        *[(name, _POINTER) for name in ("dweight_input", "dweight_hidden", "dbias", "dx", "dstart")],
+    ]
 
 
 class _CPlacedPairs(ctypes.Structure):
@@ -228,6 +254,23 @@ class NativeKernels:
             self.library.pair_effects_backward(ctypes.byref(own), *dcrowding.shape, *arrays, ctypes.byref(into))
         )
 
+    def places_forward(  # noqa: D102
+        self, weights: PairWeights, lengths: Tensor, seen: Tensor, places: Tensor, relevance: Tensor, scales: Tensor
+    ) -> None:
+        own, arrays = CPairWeights.of(weights), addresses(lengths, seen, places, relevance, scales)
+        self.library.places_forward(ctypes.byref(own), *relevance.shape, *arrays)
+
+    def places_backward(  # noqa: D102
+        self,
+        weights: PairWeights,
+        lengths: Tensor,
+        places: tuple[Tensor, Tensor],
+        given: tuple[Tensor, Tensor],
+        dseen: Tensor,
+    ) -> None:
+        own, arrays = CPairWeights.of(weights), addresses(lengths, *places, *given, dseen)
+        self.library.places_backward(ctypes.byref(own), *given[1].shape, *arrays)
+
     def clicks_above_forward(self, clicked: Tensor, effects: Tensor, logits: Tensor) -> None:  # noqa: D102
         self.library.clicks_above_forward(*logits.shape, *addresses(clicked, effects, logits))
 
@@ -237,6 +280,20 @@ class NativeKernels:
     def placed_rows(self, placed: PlacedPairs, slates: Tensor, added: Tensor) -> None:  # noqa: D102
         own, sizes = _CPlacedPairs.of(placed), (*placed.logits.shape, slates.shape[1])
         self.library.placed_rows(*sizes, ctypes.byref(own), *addresses(slates, added))
+
+    # Whole loops over the steps of one LSTM layer
+
+    def lstm_scan_forward(self, scan: LstmScan) -> None:
+        """Read step after step."""
+        self.library.lstm_scan_forward(self.gemm, ctypes.byref(_CLstmScan.of(scan)))
+
+    def lstm_scan_backward(self, scan: LstmScan, by: LstmScanGradients) -> None:
+        """Write its gradients."""
+        dgates = scan.gates.new_empty(scan.gates.shape[1] + 1, scan.gates.shape[2])
+        given = addresses(by.last, by.doutputs, by.dh_last, by.dc_last, dgates)
+        written = addresses(by.dh, by.dc, by.dweight_input, by.dweight_hidden, by.dbias, by.dx, by.dstart)
+        gradients = _CLstmScanGradients(*given, *written)
+        self.library.lstm_scan_backward(self.gemm, ctypes.byref(_CLstmScan.of(scan)), ctypes.byref(gradients))
 
     def lstm_encode(self, encoder: LstmEncoder, factors: Tensor, h: Tensor, c: Tensor) -> None:
         """Read the lists: factors (B, N, D) of the keys, and the state h, c (B, D) after the last item of each."""

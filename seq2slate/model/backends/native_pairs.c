@@ -1,29 +1,6 @@
 /* What a click on one item of a list does to the others, by their coordinates and by learned heads, and the gradients of that. */
 #include "native_pairs.h"
 
-#ifdef __AVX512F__
-#include <immintrin.h>
-#endif
-
-static inline lanes least_of(lanes a, lanes b) {
-#ifdef __AVX512F__
-    return (lanes)_mm512_min_ps((__m512)a, (__m512)b);
-#else
-    for (int l = 0; l < LANES; l++) a[l] = a[l] < b[l] ? a[l] : b[l];
-    return a;
-#endif
-}
-
-static inline lanes looked_up(lanes table, indices at) {
-#ifdef __AVX512F__
-    return (lanes)_mm512_permutexvar_ps((__m512i)at, (__m512)table);
-#else
-    lanes found;
-    for (int l = 0; l < LANES; l++) found[l] = table[at[l]];
-    return found;
-#endif
-}
-
 /* 2^x for x <= 0: as fast_exp, with a whole number of halvings. */
 static inline lanes power_of_two(lanes x) {
 #ifdef __AVX512F__
@@ -69,18 +46,6 @@ static inline lanes on_polyline(const polyline *line, indices whole, lanes part)
     return looked_up(line->values, whole) + looked_up(line->steps, whole) * part;
 }
 
-/* The first `count` <= LANES of some numbers, and zeros. */
-static inline lanes load_lanes(const float *from, int64_t count) {
-    if (count >= LANES) return *(const lanes *)from;
-#ifdef __AVX512F__
-    return (lanes)_mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), from);
-#else
-    lanes found = {0};
-    memcpy(&found, from, (size_t)count * sizeof(float));
-    return found;
-#endif
-}
-
 static inline indices load_shorts(const int16_t *from, int64_t count) {
     shorts found = {0};
     if (count >= LANES)
@@ -92,18 +57,6 @@ static inline indices load_shorts(const int16_t *from, int64_t count) {
         memcpy(&found, from, (size_t)count * sizeof(int16_t));
 #endif
     return __builtin_convertvector(found, indices);
-}
-
-static inline void store_lanes(float *to, lanes values, int64_t count) {
-    if (count >= LANES) {
-        *(lanes *)to = values;
-        return;
-    }
-#ifdef __AVX512F__
-    _mm512_mask_storeu_ps(to, (__mmask16)((1u << count) - 1), (__m512)values);
-#else
-    memcpy(to, &values, (size_t)count * sizeof(float));
-#endif
 }
 
 static inline lanes first_lanes(lanes values, int64_t count) {
@@ -147,12 +100,6 @@ static inline __attribute__((always_inline)) lanes head_effects(const pair_weigh
 }
 
 static inline float halvings(const pair_weights *weights) { return -1.44269504088896341f * weights->sharpness; }
-
-static inline float sum_of_lanes(lanes x) {
-    float sum = 0.0f;
-    for (int l = 0; l < LANES; l++) sum += x[l];
-    return sum;
-}
 
 static inline __attribute__((always_inline)) void effects_by_row(const pair_weights *weights, int64_t n,
                                                                  const pair_coordinates_of_list *coordinates, const float *places,
@@ -343,4 +290,96 @@ int pair_effects_backward(const pair_weights *weights, int64_t lists, int64_t n,
                                     deffects + b * pairs_of(n), dcrowding + b * n, gradients, b);
     }
     return failed;
+}
+
+/* `expect_clicks` of each list; returns 1 if there is no memory. */
+int expected_logits(int64_t lists, int64_t n, const float *effects, float *logits) {
+    int failed = 0;
+#pragma omp parallel for if (lists * n * n > ENOUGH_WORK) reduction(| : failed)
+    for (int64_t b = 0; b < lists; b++) {
+        float *pluses = malloc((size_t)(n + 1) * sizeof(float));
+        failed |= !pluses;
+        if (pluses) expect_clicks(n, effects + b * pair_row(n), logits + b * n, pluses);
+        free(pluses);
+    }
+    return failed;
+}
+
+/* Add to logits (lists, n) the effects of the clicks above each item, clicked (lists, n) 0 or 1. */
+void clicks_above_forward(int64_t lists, int64_t n, const float *clicked, const float *effects, float *logits) {
+#pragma omp parallel for
+    for (int64_t b = 0; b < lists; b++)
+        for (int64_t i = 0; i < n; i++) logits[b * n + i] += dot_of_lanes(i, effects + b * pair_row(n) + pair_row(i), clicked + b * n);
+}
+
+void clicks_above_backward(int64_t lists, int64_t n, const float *clicked, const float *dlogits, float *deffects) {
+#pragma omp parallel for
+    for (int64_t b = 0; b < lists; b++)
+        for (int64_t i = 0; i < n; i++) {
+            float *restrict deffect = deffects + b * pair_row(n) + pair_row(i);
+            const float *restrict click = clicked + b * n, dlogit = dlogits[b * n + i];
+#pragma omp simd
+            for (int64_t k = 0; k < i; k++) deffect[k] = dlogit * click[k];
+        }
+}
+
+/* What the items of slates (lists, steps), -1 for none, add once they are placed: (lists, steps, n), 0 at first. */
+void placed_rows(int64_t lists, int64_t n, int64_t steps, const placed_pairs *placed, const int64_t *slates, float *added) {
+#pragma omp parallel for if (lists * steps * n > ENOUGH_WORK)
+    for (int64_t b = 0; b < lists; b++)
+        for (int64_t j = b * steps; j < (b + 1) * steps; j++)
+            if (slates[j] >= 0)
+                add_when_placed(n, slates[j], placed->logits[b * n + slates[j]], placed->weight, placed->effects + b * pair_row(n),
+                                added + j * n);
+}
+
+/* What heads and relevance see of the items, seen (n, lists, heads * head_width + 1), becomes places (lists, heads, n, head_width), as
+ * `place_heads` makes them, and relevance (lists, n); both are 0 at first, for padding. scales (lists, heads) are what places were
+ * multiplied by, less than 0 where the variance was too small to matter. */
+void places_forward(const pair_weights *weights, int64_t lists, int64_t n, const int64_t *lengths, const float *seen, float *places,
+                    float *relevance, float *scales) {
+    const int64_t heads = weights->heads, width = weights->head_width, columns = heads * width + 1;
+#pragma omp parallel for
+    for (int64_t b = 0; b < lists; b++) {
+        const float share = 1.0f / (float)(lengths[b] > 0 ? lengths[b] : 1);
+        for (int64_t i = 0; i < lengths[b]; i++) relevance[b * n + i] = seen[(i * lists + b + 1) * columns - 1];
+        for (int64_t h = 0; h < heads; h++) {
+            const float *from = seen + b * columns + h * width;
+            float *own = places + (b * heads + h) * n * width, mean[MOST_WIDTH] = {0}, variance = 0.0f;
+            for (int64_t i = 0; i < lengths[b]; i++)
+                for (int64_t w = 0; w < width; w++) mean[w] += share * from[i * lists * columns + w];
+            for (int64_t i = 0; i < lengths[b]; i++)
+                for (int64_t w = 0; w < width; w++) own[i * width + w] = from[i * lists * columns + w] - mean[w];
+            variance = 2.0f * share * squares_of(lengths[b] * width, own);
+            const float scale = 1.0f / sqrtf(variance < weights->least ? weights->least : variance);
+            for (int64_t k = 0; k < lengths[b] * width; k++) own[k] *= scale;
+            scales[b * heads + h] = variance < weights->least ? -scale : scale;
+        }
+    }
+}
+
+/* Its gradient: with y = s (x - mean) and s² n = 1 / 2 sum (x - mean)², that of x is s (dy - 2 / n y sum(y dy)), centred. dseen is 0 at
+ * first. */
+void places_backward(const pair_weights *weights, int64_t lists, int64_t n, const int64_t *lengths, const float *places,
+                     const float *scales, const float *dplaces, const float *drelevance, float *dseen) {
+    const int64_t heads = weights->heads, width = weights->head_width, columns = heads * width + 1;
+#pragma omp parallel for
+    for (int64_t b = 0; b < lists; b++) {
+        const float share = 1.0f / (float)(lengths[b] > 0 ? lengths[b] : 1);
+        for (int64_t i = 0; i < lengths[b]; i++) dseen[(i * lists + b + 1) * columns - 1] = drelevance[b * n + i];
+        for (int64_t h = 0; h < heads; h++) {
+            const float *own = places + (b * heads + h) * n * width, *down = dplaces + (b * heads + h) * n * width;
+            const float scale = fabsf(scales[b * heads + h]);
+            const float turn = scales[b * heads + h] < 0.0f ? 0.0f : 2.0f * share * dot(lengths[b] * width, own, down);
+            float *into = dseen + b * columns + h * width, mean[MOST_WIDTH] = {0};
+            for (int64_t i = 0; i < lengths[b]; i++)
+                for (int64_t w = 0; w < width; w++) {
+                    const float change = scale * (down[i * width + w] - turn * own[i * width + w]);
+                    into[i * lists * columns + w] = change;
+                    mean[w] += share * change;
+                }
+            for (int64_t i = 0; i < lengths[b]; i++)
+                for (int64_t w = 0; w < width; w++) into[i * lists * columns + w] -= mean[w];
+        }
+    }
 }

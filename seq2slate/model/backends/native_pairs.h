@@ -4,12 +4,14 @@
  * where a pair lies does not depend on n, and a longer array has padding at its end alone. */
 #include "native.h"
 
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
 #define LANES 16 /* pairs handled at once */
 #define MOST_KNOTS LANES
 #define MOST_WIDTH 16 /* of a head */
 #define FIXED_POINT 11 /* binary places of a coordinate that is stored in 16 bits */
-
-#define BLOCK_SIDE 16 /* of the squares in which a matrix is transposed: every row of one is a line of the cache */
 
 typedef float lanes __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float))));
 typedef int32_t indices __attribute__((vector_size(LANES * sizeof(int32_t)), aligned(sizeof(int32_t))));
@@ -48,12 +50,87 @@ static inline int64_t column_stride(int64_t n) { return (((n + LANES - 1) / LANE
 
 static inline int64_t coordinate_memory(const pair_columns *by, int64_t n) { return (by->columns + 6) * column_stride(n); }
 
+static inline lanes least_of(lanes a, lanes b) {
+#ifdef __AVX512F__
+    return (lanes)_mm512_min_ps((__m512)a, (__m512)b);
+#else
+    for (int l = 0; l < LANES; l++) a[l] = a[l] < b[l] ? a[l] : b[l];
+    return a;
+#endif
+}
+
+static inline lanes looked_up(lanes table, indices at) {
+#ifdef __AVX512F__
+    return (lanes)_mm512_permutexvar_ps((__m512i)at, (__m512)table);
+#else
+    lanes found;
+    for (int l = 0; l < LANES; l++) found[l] = table[at[l]];
+    return found;
+#endif
+}
+
+/* The first `count` of some numbers, no more than LANES, and zeros behind them. */
+static inline lanes load_lanes(const float *from, int64_t count) {
+    if (count >= LANES) return *(const lanes *)from;
+#ifdef __AVX512F__
+    return (lanes)_mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), from);
+#else
+    lanes found = {0};
+    memcpy(&found, from, (size_t)count * sizeof(float));
+    return found;
+#endif
+}
+
+/* Store the first `count` of them. */
+static inline void store_lanes(float *to, lanes values, int64_t count) {
+    if (count >= LANES) {
+        *(lanes *)to = values;
+        return;
+    }
+#ifdef __AVX512F__
+    _mm512_mask_storeu_ps(to, (__mmask16)((1u << count) - 1), (__m512)values);
+#else
+    memcpy(to, &values, (size_t)count * sizeof(float));
+#endif
+}
+
+/* Numbers of a, and behind these of b, at some places. */
+static inline lanes chosen(lanes a, lanes b, indices at) {
+#ifdef __AVX512F__
+    return (lanes)_mm512_permutex2var_ps((__m512)a, (__m512i)at, (__m512)b);
+#else
+    lanes found;
+    for (int l = 0; l < LANES; l++) found[l] = at[l] < LANES ? a[at[l]] : b[at[l] - LANES];
+    return found;
+#endif
+}
+
+/* Exchange what lies `step` apart, in rows and in columns. */
+static inline __attribute__((always_inline)) void exchange(lanes *row, const int step) {
+    indices left, right;
+    for (int l = 0; l < LANES; l++) left[l] = l & step ? LANES + l - step : l, right[l] = l & step ? LANES + l : l + step;
+    for (int r = 0; r < LANES; r++) {
+        if (r & step) continue;
+        const lanes first = chosen(row[r], row[r + step], left);
+        row[r + step] = chosen(row[r], row[r + step], right), row[r] = first;
+    }
+}
+
+/* A square of LANES rows, `width` and `stride` apart, transposed. */
+static inline void transpose_square(int64_t width, const float *x, int64_t stride, float *out) {
+    lanes row[LANES];
+    for (int r = 0; r < LANES; r++) row[r] = *(const lanes *)(x + r * width);
+    exchange(row, 8), exchange(row, 4), exchange(row, 2), exchange(row, 1);
+    for (int r = 0; r < LANES; r++) *(lanes *)(out + r * stride) = row[r];
+}
+
 /* The first columns of x (n, width), transposed, with zeros behind each. */
 static inline void transpose(int64_t n, int64_t columns, int64_t width, const float *restrict x, float *restrict out) {
-    const int64_t stride = column_stride(n);
-    for (int64_t block = 0; block < columns; block += BLOCK_SIDE)
-        for (int64_t i = 0; i < n; i++)
-            for (int64_t f = block; f < columns && f < block + BLOCK_SIDE; f++) out[f * stride + i] = x[i * width + f];
+    const int64_t stride = column_stride(n), rows = n / LANES * LANES, whole = columns / LANES * LANES;
+    for (int64_t i = 0; i < rows; i += LANES)
+        for (int64_t f = 0; f < whole; f += LANES) transpose_square(width, x + i * width + f, stride, out + f * stride + i);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t f = i < rows ? whole : 0; f < columns; f++) out[f * stride + i] = x[i * width + f];
     for (int64_t f = 0; f < columns; f++) memset(out + f * stride + n, 0, (size_t)(stride - n) * sizeof(float));
 }
 
@@ -78,3 +155,33 @@ void effects_of_list(const pair_weights *weights, int64_t n, const pair_coordina
 typedef struct {
     float *effects, *crowding, *strengths, *constant, *places;
 } pair_gradients;
+
+static inline float sum_of_lanes(lanes x) {
+#ifdef __AVX512F__
+    return _mm512_reduce_add_ps((__m512)x);
+#else
+    for (int step = LANES / 2; step; step /= 2)
+        for (int l = 0; l < step; l++) x[l] += x[l + step];
+    return x[0];
+#endif
+}
+
+/* The sum of products of `count` numbers, without a loop for the last few. */
+static inline float dot_of_lanes(int64_t count, const float *a, const float *b) {
+    lanes sum = {0};
+    for (int64_t k = 0; k < count; k += LANES) sum += load_lanes(a + k, count - k) * load_lanes(b + k, count - k);
+    return sum_of_lanes(sum);
+}
+
+/* The log-odds of a click on each item of a list for a user who scans from the top: logits (n), without clicks above, grow by what the
+ * items above each add in the mean, by their own log-odds and the effects of the pairs. pluses (n) are overwritten. */
+static inline void expect_clicks(int64_t n, const float *effects, float *restrict logits, float *restrict pluses) {
+    for (int64_t i = 0; i < n; i++) {
+        const float *restrict effect = effects + pair_row(i);
+        float added = 0.0f;
+#pragma omp simd reduction(+ : added)
+        for (int64_t k = 0; k < i; k++) added += softplus(logits[k] + effect[k]) - pluses[k];
+        logits[i] += added;
+        pluses[i] = softplus(logits[i]);
+    }
+}

@@ -141,6 +141,26 @@ def in_16_bits(coordinates: Tensor) -> Tensor:
     return (coordinates * STEPS).round_().to(torch.int16)
 
 
+def real_items(lengths: Tensor, n_items: int) -> Tensor:
+    """Return (B, N) True for a real item."""
+    return torch.arange(n_items, device=lengths.device) < lengths[:, None]
+
+
+def places_of(weights: PairWeights, seen: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (B, H, N, width) what heads see of items (B, N, H · width), with a mean squared distance of 1.
+
+    And (B, H) what they were multiplied by, negative where the variance is too small to matter.
+    """
+    width = weights.head_width
+    places = seen.reshape(*seen.shape[:2], seen.shape[2] // width, width).transpose(1, 2)
+    there = real[:, None, :, None].to(seen.dtype)
+    count = there.sum(2, keepdim=True).clamp(min=1)
+    places = (places - (places * there).sum(2, keepdim=True) / count) * there
+    squares = 2 * (places**2).sum((2, 3)) / count[:, :, 0, 0]
+    scales = squares.clamp(min=weights.least).rsqrt()
+    return places * scales[:, :, None, None], scales.where(squares >= weights.least, -scales)
+
+
 def effects_of(weights: PairWeights, pairs: Pairs) -> tuple[Tensor, Tensor]:
     """Return (B, P) the effects of each pair, and (B, N) the crowding."""
     n_items, lengths, coordinates = pairs.places.shape[2], pairs.lengths, pairs.coordinates
