@@ -17,6 +17,10 @@ reward, it is what the slate gains from slot j on.
 The first term is as large as the loss itself while the network knows nothing, and then drowns the second.
 `policy_gradient_weight` weighs it (1 is the paper's estimator, 0 leaves sampled slates with ∇L alone);
 `normalise_advantages` divides the advantages of a step by their standard deviation.
+
+Most columns of a log say nothing about clicks that the base order does not say already, and a network that reads them
+all learns their noise. `group_lasso` adds λ Σ_c ‖W_c‖ to the loss, W_c being all weights of encoder and decoder that
+multiply input column c (Yuan and Lin 2006): a column keeps weights only if its gradient stays above λ.
 """
 
 from __future__ import annotations
@@ -62,6 +66,8 @@ class Objective:
         if self.config.click_likelihood_weight:
             likelihood = click_likelihood(encoded).log_likelihood(labels, encoded.mask).mean()
             surrogate = surrogate - self.config.click_likelihood_weight * likelihood
+        if self.config.group_lasso:
+            surrogate = surrogate + self.config.group_lasso * network.input_weights.norm(dim=1).sum()
         return surrogate, watched
 
     def _of_slates(
