@@ -212,7 +212,16 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "falls_back": True,
     },
     "paper": {},
-    "paper-tuned": _SHORT_RUN | {"hidden": 64, "dropout": 0.3, "epochs": 20},
+    "paper-tuned": _SHORT_RUN
+    | {
+        "hidden": 64,
+        "position_input": True,
+        "learning_rate": 1e-2,
+        "group_lasso": 0.01,
+        "averaging": 0.998,
+        "max_items": 60,
+        "epochs": 15,
+    },
     "dlcm": _ONE_STEP | {"cell": "gru", "reversed_input": True},
     "prm": _SELF_ATTENTION | {"position_embedding": True},
     "setrank": _SELF_ATTENTION,
