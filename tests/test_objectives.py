@@ -381,7 +381,7 @@ def test_the_group_lasso_is_the_sum_of_the_norms_of_the_columns(options: dict[st
     network, inputs = slow.random_network(PLAIN, config, seed=1), slow.random_inputs(PLAIN, MIXED_LENGTHS, seed=2)
     found = []
     for group_lasso in (0.0, 0.25):
-        objective = Objective(TrainingConfig(policy="greedy", group_lasso=group_lasso))
+        objective = Objective(TrainingConfig(policy="greedy", step_weights="dcg", k=3, group_lasso=group_lasso))
         found.append(objective(network, inputs, MIXED_LABELS, torch.Generator()))
     matrices = [network.get_parameter(name).detach() for name in weights]
     by_column = [matrix if len(matrix) == network.n_inputs else matrix.t() for matrix in matrices]
@@ -390,7 +390,8 @@ def test_the_group_lasso_is_the_sum_of_the_norms_of_the_columns(options: dict[st
         for column in range(network.n_inputs)
     ]
     assert network.n_inputs not in (8, 3 * 8, 4 * 8), "the sides of a matrix can be told apart"
-    assert (found[1][0] - found[0][0]).item() == pytest.approx(0.25 * sum(norms), rel=1e-4)
+    weights_of_steps = 1 if config.decoder == "one-step" else 1 + 1 / math.log2(3) + 1 / math.log2(4)
+    assert (found[1][0] - found[0][0]).item() == pytest.approx(0.25 * weights_of_steps * sum(norms), rel=1e-4)
     assert torch.equal(found[1][1], found[0][1]), "what people watch is the loss alone"
 
 
