@@ -119,10 +119,15 @@ class TrainingConfig:
     """Whether the learning rate also falls linearly, to 0 at the end of the last epoch."""
     l2: float = 3e-4
     """L2 penalty on the weights."""
+    group_lasso: float = 0.0
+    """Group lasso: weight of the norms of all input columns' weights, beside the loss of a step. Columns that do not
+    help fade out. REINFORCE has none."""
     clip_norm: float = 5.0
     """Gradients are scaled down to this norm."""
     warmup_steps: int = 0
     """Warm-up: the learning rate grows from 0 over so many steps."""
+    averaging: float = 0.0
+    """Decay of a moving average of the weights, which is what is validated and kept; 0 keeps the weights themselves."""
     measure: str = "NDCG@10"
     """The metric on the validation lists that is reported after every epoch."""
     criterion: Criterion = "measure"
@@ -152,11 +157,12 @@ class TrainingConfig:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise UsageError(f"{name} must be a number above 0, got {value}")
-        for name in ("l2", "warmup_steps"):
+        for name in ("l2", "group_lasso", "warmup_steps"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise UsageError(f"{name} must be at least 0, got {getattr(self, name)}")
-        if not 0 <= self.baseline_decay < 1:
-            raise UsageError(f"baseline_decay must be at least 0 and below 1, got {self.baseline_decay}")
+        for name in ("baseline_decay", "averaging"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
         if self.gamma is not None and self.loss != "smooth-hinge":
             raise UsageError(f"gamma is the sharpness of the smooth hinge; {self.loss} has none")
         Measure.parse(self.measure)
@@ -207,6 +213,16 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "falls_back": True,
     },
     "paper": {},
+    "paper-tuned": _SHORT_RUN
+    | {
+        "hidden": 64,
+        "position_input": True,
+        "learning_rate": 1e-2,
+        "group_lasso": 0.002,
+        "averaging": 0.998,
+        "max_items": 60,
+        "epochs": 15,
+    },
     "dlcm": _ONE_STEP | {"cell": "gru", "reversed_input": True},
     "prm": _SELF_ATTENTION | {"position_embedding": True},
     "setrank": _SELF_ATTENTION,

@@ -18,7 +18,7 @@ from seq2slate.data.tables import from_table
 from seq2slate.errors import DataError, TrainingStoppedError, UsageError
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.reranker import Reranker
-from seq2slate.training.fit import run_training
+from seq2slate.training.fit import _Run, run_training
 from seq2slate.training.objectives import Objective
 
 pytestmark = pytest.mark.filterwarnings("ignore::seq2slate.errors.DataWarning")  # odd labels, and leaks to be learned
@@ -116,12 +116,20 @@ def test_the_best_epoch_is_kept_not_the_last(monkeypatch: pytest.MonkeyPatch) ->
     assert weights(model) == kept[1] != kept[3]
 
 
-@pytest.mark.parametrize("network", [SMALL, replace(SMALL, encoder="attention", position_embedding=True)])
+@pytest.mark.parametrize(
+    ("network", "config"),
+    [
+        (SMALL, QUICK),
+        (SMALL, replace(QUICK, averaging=0.9)),
+        (replace(SMALL, encoder="attention", position_embedding=True), QUICK),
+    ],
+    ids=["recurrent", "averaging", "attention"],
+)
 def test_an_interrupted_run_resumes_to_the_same_weights(
-    network: NetworkConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    network: NetworkConfig, config: TrainingConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     straight = SlateModel.create(TRAIN, network)
-    run_training(straight, TRAIN, VALID, QUICK, quiet=True)
+    run_training(straight, TRAIN, VALID, config, quiet=True)
     model, folder = SlateModel.create(TRAIN, network), tmp_path / "checkpoints"
     calls, step = 0, Objective.__call__
 
@@ -135,12 +143,65 @@ def test_an_interrupted_run_resumes_to_the_same_weights(
     monkeypatch.setattr(Objective, "__call__", press_ctrl_c)
     for resume in (False, True):
         with pytest.raises(TrainingStoppedError, match="--resume"):
-            run_training(model, TRAIN, VALID, QUICK, checkpoints=folder, resume=resume, quiet=True)
+            run_training(model, TRAIN, VALID, config, checkpoints=folder, resume=resume, quiet=True)
         model = SlateModel.create(TRAIN, network)  # as in a new process
     with pytest.raises(UsageError, match="resume it"):
-        run_training(model, TRAIN, VALID, QUICK, checkpoints=folder, quiet=True)
-    run_training(model, TRAIN, VALID, QUICK, checkpoints=folder, resume=True, quiet=True)
+        run_training(model, TRAIN, VALID, config, checkpoints=folder, quiet=True)
+    run_training(model, TRAIN, VALID, config, checkpoints=folder, resume=True, quiet=True)
     assert weights(model) == weights(straight)
+
+
+def test_averages_follow_the_weights_and_are_what_is_validated_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    after_steps: list[dict[str, torch.Tensor]] = []
+    validated: list[dict[str, torch.Tensor]] = []
+    model = SlateModel.create(TRAIN, SMALL)
+    step, validate = torch.optim.Adam.step, _Run._validate
+
+    def noted(found: list[dict[str, torch.Tensor]]) -> None:
+        found.append({name: weight.detach().double().clone() for name, weight in model.network.named_parameters()})
+
+    def note_step(self: torch.optim.Adam) -> None:
+        step(self)
+        noted(after_steps)
+
+    def note_validation(run: _Run) -> float:
+        noted(validated)
+        return validate(run)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", note_step)
+    monkeypatch.setattr(_Run, "_validate", note_validation)
+    history = run_training(model, TRAIN, VALID, replace(QUICK, averaging=0.7), quiet=True)
+    expected, per_epoch = after_steps[0], len(after_steps) // 3
+    for number, now in enumerate(after_steps[1:], start=2):
+        share = max(0.3, 9 / (number + 9))
+        expected = {name: (1 - share) * expected[name] + share * now[name] for name in now}
+        if number % per_epoch == 0:
+            torch.testing.assert_close(validated[number // per_epoch - 1], expected, rtol=1e-5, atol=1e-7)
+    kept = {name: weight.detach().double() for name, weight in model.network.named_parameters()}
+    assert per_epoch > 3, "the first steps weigh more than the decay says, and the others do not"
+    torch.testing.assert_close(kept, validated[history.best_epoch], rtol=0, atol=0)
+
+
+def test_averages_do_not_change_what_is_trained() -> None:
+    losses = []
+    for averaging in (0.0, 0.9):
+        history = run_training(
+            SlateModel.create(TRAIN, SMALL), TRAIN, VALID, replace(QUICK, averaging=averaging), quiet=True
+        )
+        losses.append([epoch["loss"] for epoch in history.epochs])
+    assert losses[0] == losses[1]
+
+
+def test_the_group_lasso_leaves_the_columns_that_matter() -> None:
+    shares = []
+    for group_lasso in (0.0, 0.02):
+        config = replace(QUICK, policy="greedy", l2=0.0, group_lasso=group_lasso, epochs=12, patience=12, anneal=True)
+        model = SlateModel.create(TRAIN, replace(SMALL, dropout=0))
+        assert run_training(model, TRAIN, VALID, config, quiet=True).best > 0.9
+        norms = model.network.input_weights.detach().norm(dim=1)
+        shares.append(float(norms[1] / norms.sum()))
+    assert shares[0] < 0.5
+    assert shares[1] > 0.9
 
 
 def test_a_run_is_not_resumed_with_other_lists_or_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +339,8 @@ def test_options_change_the_preset_and_nothing_else() -> None:
     [
         (("epochs", "batch_size", "patience", "decay_steps", "max_items"), (-1, 0)),
         (("learning_rate", "decay", "clip_norm"), (-1, 0, math.nan, math.inf)),
-        (("l2", "warmup_steps"), (-1, math.nan)),
+        (("l2", "group_lasso", "warmup_steps"), (-1, math.nan)),
+        (("averaging", "baseline_decay"), (-0.1, 1.0, math.nan)),
     ],
 )
 def test_choices_that_cannot_be_are_refused_by_name(names: tuple[str, ...], values: tuple[float, ...]) -> None:

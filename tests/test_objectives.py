@@ -360,6 +360,41 @@ def test_advantages_are_costs_less_the_average_over_their_spread(
     torch.testing.assert_close(surrogate.double(), expected, rtol=1e-4, atol=1e-5)
 
 
+# The group lasso
+
+
+@pytest.mark.parametrize(
+    ("options", "weights"),
+    [
+        ({"layers": 2}, ["encoder.layers.0.0.weight_input", "decoder.layers.0.weight_input"]),
+        (
+            {"bidirectional": True, "decoder": "one-step"},
+            ["encoder.layers.0.0.weight_input", "encoder.layers.0.1.weight_input", "decoder.layers.0.weight_input"],
+        ),
+        ({"cell": "gru"}, ["encoder.layers.0.0.cell.weight_ih", "decoder.layers.0.cell.weight_ih"]),
+        ({"encoder": "attention"}, ["encoder.project.weight", "decoder.layers.0.weight_input"]),
+    ],
+    ids=["stacked", "bidirectional", "gru", "attention"],
+)
+def test_the_group_lasso_is_the_sum_of_the_norms_of_the_columns(options: dict[str, Any], weights: list[str]) -> None:
+    config = NetworkConfig(hidden=8, dropout=0.0, position_input=True, **options)
+    network, inputs = slow.random_network(PLAIN, config, seed=1), slow.random_inputs(PLAIN, MIXED_LENGTHS, seed=2)
+    found = []
+    for group_lasso in (0.0, 0.25):
+        objective = Objective(TrainingConfig(policy="greedy", step_weights="dcg", k=3, group_lasso=group_lasso))
+        found.append(objective(network, inputs, MIXED_LABELS, torch.Generator()))
+    matrices = [network.get_parameter(name).detach() for name in weights]
+    by_column = [matrix if len(matrix) == network.n_inputs else matrix.t() for matrix in matrices]
+    norms = [
+        math.sqrt(sum(float(value) ** 2 for matrix in by_column for value in matrix[column]))
+        for column in range(network.n_inputs)
+    ]
+    assert network.n_inputs not in (8, 3 * 8, 4 * 8), "the sides of a matrix can be told apart"
+    weights_of_steps = 1 if config.decoder == "one-step" else 1 + 1 / math.log2(3) + 1 / math.log2(4)
+    assert (found[1][0] - found[0][0]).item() == pytest.approx(0.25 * weights_of_steps * sum(norms), rel=1e-4)
+    assert torch.equal(found[1][1], found[0][1]), "what people watch is the loss alone"
+
+
 # Where a list stops
 
 

@@ -72,6 +72,11 @@ class Encoder(nn.Module):
         """The weights, if the whole encoder is one LSTM layer that reads forwards; backends in C run no other."""
         return None
 
+    @property
+    def input_weights(self) -> Tensor:
+        """(I, W) the weights that multiply each input column, which the group lasso makes sparse."""
+        raise UsageError(f"group_lasso needs the input_weights of the encoder, and {type(self).__name__} names none")
+
     def reset_parameters(self, generator: torch.Generator, initial_range: float) -> None:
         """Draw the weights that do not start uniformly in ± the initial range, as all others do."""
 
@@ -118,6 +123,11 @@ class RecurrentEncoder(Encoder):
         return [list(layer) for layer in self.layers]  # type: ignore[call-overload]
 
     @property
+    def input_weights(self) -> Tensor:
+        """(I, W) of all directions of the first layer."""
+        return torch.cat([layer.input_weights for layer in self.directions[0]], dim=1)
+
+    @property
     def lstm(self) -> LstmWeights | None:
         """The weights, if this is one LSTM layer that reads forwards."""
         return None if self.backwards != (False,) else plain_lstm([layer[0] for layer in self.directions])
@@ -160,6 +170,11 @@ class AttentionEncoder(Encoder):
             raise UsageError(f"the heads share the units: {config.hidden} hidden units do not divide by {config.heads}")
         if config.bidirectional or config.reversed_input:
             raise UsageError("bidirectional and reversed_input are for encoder='recurrent'; attention has no direction")
+
+    @property
+    def input_weights(self) -> Tensor:
+        """(I, D) of the projection."""
+        return self.project.weight.t()
 
     @torch.no_grad()
     def reset_parameters(self, generator: torch.Generator, initial_range: float) -> None:

@@ -56,6 +56,11 @@ class RecurrentLayer(nn.Module):
     n_states: ClassVar[int]
     """How many tensors a state has."""
 
+    @property
+    def input_weights(self) -> Tensor:
+        """(F, W) the weights that multiply each input column."""
+        raise NotImplementedError
+
     def scan(
         self,
         x: Tensor,
@@ -115,6 +120,10 @@ class LstmLayer(RecurrentLayer):
         self.weight_input = nn.Parameter(torch.empty(n_inputs, 4 * n_units))  # as the products read them
         self.weight_hidden = nn.Parameter(torch.empty(n_units, 4 * n_units))
         self.bias = nn.Parameter(torch.empty(4 * n_units))
+
+    @property
+    def input_weights(self) -> Tensor:  # noqa: D102
+        return self.weight_input
 
     def _scan(
         self, x: Tensor, rows: list[int], state: State, start: Tensor | None, last: Tensor
@@ -275,6 +284,10 @@ class GruLayer(RecurrentLayer):
     def __init__(self, n_inputs: int, n_units: int) -> None:
         super().__init__(n_inputs, n_units)
         self.cell = nn.GRUCell(n_inputs, n_units)
+
+    @property
+    def input_weights(self) -> Tensor:  # noqa: D102
+        return self.cell.weight_ih.t()
 
     def _scan(
         self, x: Tensor, rows: list[int], state: State, start: Tensor | None, last: Tensor

@@ -196,6 +196,11 @@ class SlateNetwork(nn.Module):
             if self.interaction.pointer_starts_at_zero:
                 self.v.zero_()
 
+    @property
+    def input_weights(self) -> Tensor:
+        """(I, W) the weights of encoder and decoder that multiply each input column."""
+        return torch.cat([self.encoder.input_weights, self.decoder.recurrent_layers[0].input_weights], dim=1)
+
     def encode(self, inputs: NetworkInputs, *, generator: torch.Generator | None = None) -> Encoded:
         """Read the lists. In training mode the generator draws the dropout."""
         mask, drop = inputs.mask, partial(self._dropped, generator=generator)

@@ -46,6 +46,8 @@ from seq2slate.training.objectives import Objective, click_likelihood
 
 _FEW_LISTS = 1000
 _FEWEST_EPOCHS = 3
+_AVERAGED_FIRST = 9
+"""How fast averages of the weights move at first: after so many steps, half of the way in one step."""
 _STRENGTHS = (0.75, 0.5, 0.25)
 """How much of a trained network's scores may count, beside the base order; the first that gains is taken. Never all:
 where clicks attract clicks, the log does not show that a slate without the best items of the base order gets few."""
@@ -224,6 +226,8 @@ class _Run:
         self.generator = torch.Generator(model.device).manual_seed(config.seed)
         self.progress = Progress()
         self.best_weights: dict[str, Tensor] = {}
+        self.averages: dict[str, Tensor] = {}
+        """The moving average of each weight; empty without averaging, and before the first step."""
         self.identity = run_identity(model, train, valid, config)
         self.inputs = None if config.max_items else self._encoded(self.train_lists, rounded=True)
         self.epoch_batches = 1
@@ -321,6 +325,7 @@ class _Run:
         self._check_finite("gradient", norm, index, rate)
         self.optimiser.step()
         progress.step += 1
+        self._average_weights()
         progress.batch += 1
         progress.epoch_loss += float(values.sum())
         progress.epoch_lists += len(index)
@@ -328,6 +333,30 @@ class _Run:
         self.watch.step(loss, len(index))
         for one in self.callbacks:
             one.step(StepReport(progress.step, self.aim, loss, rate, float(norm), self.watch.speed))
+
+    @torch.no_grad()
+    def _average_weights(self) -> None:
+        """Move the averages towards the weights: after step t by 9 / (t + 9) or 1 - decay, whichever is more.
+
+        So the average forgets the first weights soon, however slow its decay.
+        """
+        if not self.config.averaging:
+            return
+        step = self.progress.step
+        share = max(1 - self.config.averaging, _AVERAGED_FIRST / (step + _AVERAGED_FIRST))
+        for name, weight in self.network.named_parameters():
+            if step == 1:
+                self.averages[name] = weight.detach().clone()
+            else:
+                self.averages[name].lerp_(weight, share)
+
+    @contextmanager
+    def _averaged_network(self) -> Iterator[None]:
+        """Put the averages in the place of the weights, for a while."""
+        weights = {name: self.network.get_parameter(name).detach().clone() for name in self.averages}
+        self.network.load_state_dict(self.averages, strict=False)
+        yield
+        self.network.load_state_dict(weights, strict=False)
 
     def _check_finite(self, name: str, value: Tensor, index: IntArray, rate: float) -> None:
         if torch.isfinite(value):
@@ -349,15 +378,11 @@ class _Run:
     def _end_epoch(self) -> None:
         progress = self.progress
         self.network.eval()
-        value = self._validate()
+        with self._averaged_network():
+            value, better = self._judge_epoch()
         loss = progress.epoch_loss / max(1, progress.epoch_lists)
         rate, measure = self._learning_rate(), self.config.measure
         progress.history.append({"loss": loss, measure: value, "learning_rate": rate})
-        criterion = value if self.config.criterion == "measure" else self._click_likelihood()
-        better = criterion > progress.best or progress.best_epoch < 0
-        if better:
-            progress.best, progress.best_epoch = criterion, progress.epoch
-            self.best_weights = {name: tensor.detach().clone() for name, tensor in self.network.state_dict().items()}
         self.watch.epoch_ends(progress.epoch, loss, value, better=better)
         epoch, step = progress.epoch + 1, progress.step
         report = EpochReport(epoch, step, self.aim, loss, measure, value, self.base, better, rate)
@@ -366,6 +391,16 @@ class _Run:
         progress.epoch, progress.batch, progress.epoch_loss, progress.epoch_lists = progress.epoch + 1, 0, 0.0, 0
         if self.folder is not None:
             self._save()
+
+    def _judge_epoch(self) -> tuple[float, bool]:
+        """Return the measure of the network as it is, and whether it is the best so far; the best is kept."""
+        progress, value = self.progress, self._validate()
+        criterion = value if self.config.criterion == "measure" else self._click_likelihood()
+        better = criterion > progress.best or progress.best_epoch < 0
+        if better:
+            progress.best, progress.best_epoch = criterion, progress.epoch
+            self.best_weights = {name: tensor.detach().clone() for name, tensor in self.network.state_dict().items()}
+        return value, better
 
     def _validate(self) -> float:
         """Return the mean of the measure over the validation lists, with greedy slates and without dropout."""
@@ -405,6 +440,7 @@ class _Run:
         assert self.folder is not None, "only runs with a checkpoint folder are saved"
         tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
         tensors |= {f"best.{name}": tensor for name, tensor in self.best_weights.items()}
+        tensors |= {f"average.{name}": tensor for name, tensor in self.averages.items()}
         for number, state in self.optimiser.state_dict()["state"].items():
             tensors |= {f"optimiser.{number}.{name}": tensor for name, tensor in state.items()}
         tensors |= {"baseline": self.objective.baseline, "generator": self.generator.get_state()}
@@ -430,6 +466,7 @@ class _Run:
         self.progress = Progress(**found.values["progress"])
         self.network.load_state_dict(_with_prefix(found.tensors, "network."))
         self.best_weights = _with_prefix(found.tensors, "best.")
+        self.averages = _with_prefix(found.tensors, "average.")
         self._restore_optimiser(_with_prefix(found.tensors, "optimiser."))
         self.objective.baseline = found.tensors["baseline"]
         self.generator.set_state(found.tensors["generator"])

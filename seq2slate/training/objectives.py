@@ -17,6 +17,11 @@ reward, it is what the slate gains from slot j on.
 The first term is as large as the loss itself while the network knows nothing, and then drowns the second.
 `policy_gradient_weight` weighs it (1 is the paper's estimator, 0 leaves sampled slates with ∇L alone);
 `normalise_advantages` divides the advantages of a step by their standard deviation.
+
+Most columns of a log say nothing about clicks that the base order does not say already, and a network that reads them
+all learns their noise. `group_lasso` adds λ Σ_j w_j Σ_c ‖W_c‖ to the sequence loss, W_c being all weights of encoder
+and decoder that multiply input column c (Yuan and Lin 2006): a column keeps weights only if its gradient stays above λ
+in the mean over steps. The weights w_j of the steps make λ mean the same for both decoders and any number of slots.
 """
 
 from __future__ import annotations
@@ -72,12 +77,16 @@ class Objective:
         if self.config.policy == "reinforce":
             return self._reinforce(network.decoder.policy_steps(encoded, labels, k, generator), labels, encoded.mask)
         drawn = None if self.config.policy == "greedy" else generator
-        return self._sequence_loss(network.decoder.loss_steps(encoded, labels, k, drawn), labels, encoded.mask)
+        steps = network.decoder.loss_steps(encoded, labels, k, drawn)
+        surrogate, watched = self._sequence_loss(steps, labels, encoded.mask)
+        if self.config.group_lasso:
+            norms = network.input_weights.norm(dim=1).sum()
+            surrogate = surrogate + self.config.group_lasso * self._step_weights(steps).sum() * norms
+        return surrogate, watched
 
     def _sequence_loss(self, steps: TrainingSteps, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         scores, slates = steps.scores, steps.slates
-        weights = step_weights(self.config.step_weights, slates.shape[1], k=self.config.k).to(scores)
-        losses = step_losses(scores, labels, slates, mask, loss=self.loss) * weights
+        losses = step_losses(scores, labels, slates, mask, loss=self.loss) * self._step_weights(steps)
         total = losses.sum(1)
         surrogate = total.mean()
         if steps.sampled and self.config.policy_gradient_weight:
@@ -87,6 +96,9 @@ class Objective:
                 scores, slates, cost, total.detach()
             )
         return surrogate, total.detach()
+
+    def _step_weights(self, steps: TrainingSteps) -> Tensor:
+        return step_weights(self.config.step_weights, steps.slates.shape[1], k=self.config.k).to(steps.scores)
 
     def _reinforce(self, steps: TrainingSteps, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         scores, slates = steps.scores, steps.slates
