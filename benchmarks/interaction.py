@@ -106,8 +106,7 @@ def random_lists(n_items: int, n_lists: int) -> ItemLists:
 def training_step(interaction: str, n_items: int, *, fresh: bool = False) -> Callable[[], None]:
     """Return a training step on the same lists again and again; with `fresh` nothing is known of them before."""
     lists = random_lists(n_items, batch_size())
-    options = {} if interaction == "pairwise" else {"click_likelihood_weight": 0.0, "criterion": "measure"}
-    config = configure("default", interaction=interaction, **options).training
+    config = configure("default", interaction=interaction).training
     model, objective = new_model(interaction, lists), Objective(config)
     network = model.network.train()
     optimiser = torch.optim.Adam(network.parameters(), lr=config.learning_rate)

@@ -87,13 +87,11 @@ def main() -> None:
 
 def print_ablation(split: Split, seeds: int) -> None:
     """Print the best validation NDCG@10 of the preset `default`, and of variants without some of its parts."""
-    no_likelihood = {"click_likelihood_weight": 0.0}
-    no_interaction = {"interaction": "none", "criterion": "measure", **no_likelihood}
+    no_interaction = {"interaction": "none"}
     variants: dict[str, dict[str, Any]] = {
         "default": {},
         "greedy policy": {"policy": "greedy"},
         "one-step decoder": {"decoder": "one-step"},
-        "without the click likelihood": no_likelihood,
         "without the interaction": no_interaction,
         "without the interaction and the base prior": {"base_prior": False, **no_interaction},
     }

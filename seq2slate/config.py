@@ -18,7 +18,6 @@ from seq2slate.options import check_choices, component, convert_options, named_i
 
 Policy: TypeAlias = Literal["sampling", "greedy", "reinforce"]
 Credit: TypeAlias = Literal["return", "reward-to-go"]
-Criterion: TypeAlias = Literal["measure", "click-likelihood"]
 StepWeights: TypeAlias = Literal["uniform", "dcg"]
 
 
@@ -98,8 +97,9 @@ class TrainingConfig:
     """Decay of the moving average that is subtracted from losses and rewards."""
     reward: str = "NDCG@10"
     """The metric that REINFORCE maximises."""
-    click_likelihood_weight: float = 0.0
-    """Weight of -log p of the logged clicks, each given those above it; needs a network with an interaction."""
+    click_model_steps: int = 2500
+    """About so many steps in all fit the click model of an interaction, before the network is trained; 3 to 60 passes
+    over the lists, and early stopping by the likelihood of the validation clicks."""
     epochs: int = 30
     """Passes over the training lists, at most."""
     steps: int | None = None
@@ -130,9 +130,6 @@ class TrainingConfig:
     """Decay of a moving average of the weights, which is what is validated and kept; 0 keeps the weights themselves."""
     measure: str = "NDCG@10"
     """The metric on the validation lists that is reported after every epoch."""
-    criterion: Criterion = "measure"
-    """What chooses the best epoch on the validation lists: the measure, or the likelihood of their clicks, which is
-    less noisy and needs a network with an interaction."""
     patience: int = 5
     """Early stopping: epochs without a better one before training ends; with `steps` at least a quarter of all."""
     falls_back: bool = False
@@ -149,7 +146,7 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        for name in ("epochs", "steps", "batch_size", "patience", "decay_steps", "max_items", "k"):
+        for name in ("epochs", "steps", "click_model_steps", "batch_size", "patience", "decay_steps", "max_items", "k"):
             count = getattr(self, name)
             if count is not None and count < 1:
                 raise UsageError(f"{name} must be at least 1, got {count}")
@@ -206,10 +203,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "credit": "reward-to-go",
         "policy_gradient_weight": 0.05,
         "normalise_advantages": True,
-        "click_likelihood_weight": 1.0,
         "epochs": 40,
         "steps": 800,
-        "criterion": "click-likelihood",
         "falls_back": True,
     },
     "paper": {},
@@ -248,7 +243,7 @@ def configure(preset: str = "default", **options: Any) -> Configuration:
         raise UsageError(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
     chosen = {**PRESETS[preset], **options}
     if chosen.get("policy") == "reinforce":
-        chosen |= {"l2": 0.0, "dropout": 0.0, "click_likelihood_weight": 0.0, "criterion": "measure"} | options
+        chosen |= {"l2": 0.0, "dropout": 0.0} | options
     check_names(chosen)
     chosen = convert_options(chosen, NetworkConfig, TrainingConfig)
     network, training = (

@@ -434,7 +434,7 @@ def test_the_log_odds_of_expected_clicks_equal_the_equations(kernels: Kernels, l
 def test_large_effects_leave_all_expected_clicks_finite(kernels: Kernels) -> None:
     logits = torch.full((1, 3), 1e3)
     kernels.expected_logits(torch.full((1, 3), -1e4), logits)
-    torch.testing.assert_close(logits, torch.tensor([[1e3, 0.0, -math.log(2)]]), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(logits, torch.tensor([[1e3, 0.0, -math.log(2)]]), rtol=1e-6, atol=1e-4)
     logits = torch.full((1, 3), -1e3)
     kernels.expected_logits(torch.full((1, 3), 1e4), logits)
     torch.testing.assert_close(logits, torch.tensor([[-1e3, 8e3, 18e3]]), rtol=1e-6, atol=0)

@@ -61,7 +61,14 @@ from torch.autograd.function import once_differentiable
 
 from seq2slate.data.features import NumberColumns
 from seq2slate.model.backends.kernels import kernels_for
-from seq2slate.model.backends.pairs import PairColumns, PairGradients, Pairs, PairWeights, PlacedPairs
+from seq2slate.model.backends.pairs import (
+    PairColumns,
+    PairGradients,
+    Pairs,
+    PairWeights,
+    PlacedPairs,
+    mixed_effects,
+)
 
 PARAM_SCALE = 30.0
 """Parameters of the prior and of interactions are stored divided by this: Adam moves all parameters by about the same
@@ -85,6 +92,8 @@ LARGEST_LOG = 40.0
 SCANNED = 0.75
 """s: the logged clicks, which know one slate only, cannot tell it."""
 _START = {"offset": -1.0, "constant": 0.0}
+_PRECISIONS = {"relevance": 30.0, "effects": 1.0, "crowding": 1.0, "head_effects": 1.0}
+"""Of the Gaussian priors of weights: 1 / variance."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +110,24 @@ class ClickLikelihood:
         clicked = (labels > 0).to(self.appeal.dtype)
         logits = _ClicksAbove.apply(self.appeal, self.effects, clicked)  # type: ignore[no-untyped-call]
         return -(nn.functional.softplus(torch.where(labels > 0, -logits, logits)) * mask).sum(1)
+
+    def expected_clicks(self, slates: Tensor) -> Tensor:
+        """Return (B,) the expected number of clicks on slates (B, K), if the user scans them in place of the list."""
+        placed, chosen = slates >= 0, slates.clamp(min=0)
+        effects, logits = self._effects_between(chosen), self.appeal.gather(1, chosen)
+        for slot in range(1, slates.shape[1]):
+            above = mixed_effects(logits[:, :slot], effects[:, slot, :slot])
+            logits[:, slot] += (above * placed[:, :slot]).sum(1)
+        return (logits.sigmoid() * placed).sum(1)
+
+    def _effects_between(self, items: Tensor) -> Tensor:
+        """Return (B, K, K) the effects of the pairs of items (B, K)."""
+        n_slots = items.shape[1]
+        lower = torch.maximum(items[:, :, None], items[:, None])
+        upper = torch.minimum(items[:, :, None], items[:, None])
+        pairs = (lower * (lower - 1) // 2 + upper).where(lower > upper, self.effects.shape[1])
+        with_none = nn.functional.pad(self.effects, (0, 1))  # of an item and itself
+        return with_none.gather(1, pairs.flatten(1)).view(-1, n_slots, n_slots)
 
 
 @dataclass(frozen=True)
@@ -135,8 +162,9 @@ class Interaction(nn.Module):
         n_dense: How many of them, the first ones, are scaled numeric columns and their indicators.
     """
 
-    pointer_starts_at_zero: ClassVar[bool] = False
-    """Whether v starts at 0, so that a fresh network begins with the terms of the interaction alone."""
+    has_click_model: ClassVar[bool] = False
+    """Whether it is a click model, which is fitted to the log before anything else. v starts at 0 then, so that a fresh
+    network begins with the terms of the interaction alone."""
 
     def __init__(self, n_inputs: int, n_dense: int) -> None:
         super().__init__()
@@ -158,6 +186,16 @@ class Interaction(nn.Module):
         """Return the terms for items (N, B, I) with mask (B, N) and, if there is one, the base prior (B, N)."""
         raise NotImplementedError
 
+    def click_likelihood(
+        self, items: Tensor, mask: Tensor, prior: Tensor | None, *, coordinates: Tensor | None = None
+    ) -> ClickLikelihood:
+        """Return the click model of such items, for interactions that have one."""
+        raise NotImplementedError
+
+    def penalty(self) -> Tensor:
+        """Return -log of the prior probability of the weights of the click model, but for a constant."""
+        raise NotImplementedError
+
 
 class NoInteraction(Interaction):
     """Items do not interact: scores start with the base prior."""
@@ -169,7 +207,7 @@ class NoInteraction(Interaction):
 class PairwiseInteraction(Interaction):
     """A click changes the odds of the other items by how far they are; the formulas are those of the module."""
 
-    pointer_starts_at_zero = True
+    has_click_model = True
     levels: Tensor
     spreads: Tensor
     are_logarithms: Tensor
@@ -180,7 +218,7 @@ class PairwiseInteraction(Interaction):
         self.relevance = nn.Parameter(torch.empty(n_inputs))
         self.effects = nn.Parameter(torch.empty(N_DISTANCES, len(KNOTS)))
         self.crowding = nn.Parameter(torch.empty(N_DISTANCES, len(KNOTS)))
-        self.heads = nn.Parameter(torch.empty(n_inputs, HEADS * HEAD_WIDTH))
+        self.heads = nn.Parameter(torch.empty(n_inputs, HEADS * HEAD_WIDTH), requires_grad=False)
         self.head_effects = nn.Parameter(torch.empty(HEADS))
         self.numbers = nn.ParameterDict({name: nn.Parameter(torch.empty(())) for name in _START})
         # Raw values are level + spread · scaled, or the signed exponential of that for columns that are logarithms.
@@ -223,20 +261,21 @@ class PairwiseInteraction(Interaction):
         strengths, constant = self.head_effects * PARAM_SCALE, self.number("constant")
         return PairWeights(effects, crowding, strengths, constant, HEAD_WIDTH, HEAD_SHARPNESS, LEAST)
 
+    @torch.no_grad()
     def forward(
         self, items: Tensor, mask: Tensor, prior: Tensor | None, *, coordinates: Tensor | None = None
     ) -> ScoreTerms:
         """Return the terms; coordinates (B, 3, P) of the pairs, if they are known, need not be found."""
-        clicks = ClickLikelihood(*self._click_model(items, mask, prior, coordinates))
-        appeal, effects = clicks.appeal.detach(), clicks.effects.detach()
+        clicks = self.click_likelihood(items, mask, prior, coordinates=coordinates)
+        appeal, effects = clicks.appeal, clicks.effects
         logits = appeal.clone(memory_format=torch.contiguous_format)
         kernels_for(logits).expected_logits(effects, logits)
         bias = appeal + SCANNED * (logits - appeal).clamp(max=0)
         return ScoreTerms(bias.where(mask, 0.0), PlacedPairs(logits, 1.0, effects), clicks)
 
-    def _click_model(
-        self, items: Tensor, mask: Tensor, prior: Tensor | None, coordinates: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def click_likelihood(
+        self, items: Tensor, mask: Tensor, prior: Tensor | None, *, coordinates: Tensor | None = None
+    ) -> ClickLikelihood:
         """Return appeals (B, N) and effects (B, P) of items (N, B, I)."""
         lengths, weights = mask.sum(1), self.weights
         if coordinates is None:
@@ -248,7 +287,11 @@ class PairwiseInteraction(Interaction):
             *trained, places, weights, coordinates, lengths
         )
         appeal = relevance + self.number("offset") + crowding
-        return appeal if prior is None else appeal + prior, effects
+        return ClickLikelihood(appeal if prior is None else appeal + prior, effects)
+
+    def penalty(self) -> Tensor:  # noqa: D102
+        weights = [(precision, self.get_parameter(name) * PARAM_SCALE) for name, precision in _PRECISIONS.items()]
+        return torch.stack([precision / 2 * (weight**2).sum() for precision, weight in weights]).sum()
 
     @torch.no_grad()
     def coordinates_of(self, dense: Tensor, lengths: Tensor) -> Tensor | None:

@@ -44,7 +44,7 @@ from seq2slate.model.backends.pairs import PlacedPairs
 from seq2slate.model.coordinates import KnownCoordinates
 from seq2slate.model.decoders import DECODERS, Encoded
 from seq2slate.model.encoders import ENCODERS
-from seq2slate.model.interactions import INTERACTIONS, PARAM_SCALE, ScoreTerms
+from seq2slate.model.interactions import INTERACTIONS, PARAM_SCALE, ClickLikelihood, ScoreTerms
 from seq2slate.model.layers import LIMIT, Keys, State
 
 PRIOR_POSITIONS = 64
@@ -193,7 +193,7 @@ class SlateNetwork(nn.Module):
             if self.prior is not None:
                 self.prior.copy_(-torch.log1p(torch.arange(PRIOR_POSITIONS)) / PARAM_SCALE)
             self.interaction.reset_parameters(generator)
-            if self.interaction.pointer_starts_at_zero:
+            if self.interaction.has_click_model:
                 self.v.zero_()
 
     @property
@@ -213,12 +213,27 @@ class SlateNetwork(nn.Module):
             memory, states = self.encoder(items, mask, drop)
             keys = Keys.of(drop(memory).transpose(0, 1) @ self.w_enc)
             keep = self._keep(memory, generator)
-        known = {} if inputs.coordinates is None else {"coordinates": inputs.coordinates}
-        terms = self.interaction(vectors, mask, self._prior(mask), **known)
+        terms = self.interaction(vectors, mask, self._prior(mask), **_known_pairs(inputs))
         if self.strength == 1:
             return Encoded(items, mask, keys, states, terms, self.go, self.w_dec, self.v, keep)
         terms, v = self._mixed_with_base_order(terms, mask), self.strength * self.v
         return Encoded(items, mask, keys, states, terms, self.go, self.w_dec, v, keep)
+
+    def click_likelihood(self, inputs: NetworkInputs) -> ClickLikelihood:
+        """Return the click model of the lists, without the rest of the network."""
+        prior = self._prior(inputs.mask)
+        return self.interaction.click_likelihood(self.item_vectors(inputs), inputs.mask, prior, **_known_pairs(inputs))
+
+    def click_model_parameters(self) -> list[nn.Parameter]:
+        """Return what the click model learns: its own weights, the base prior and the embeddings; none without one."""
+        if not self.interaction.has_click_model:
+            return []
+        own = [one for one in self.interaction.parameters() if one.requires_grad]
+        return [*own, *([] if self.prior is None else [self.prior]), *self.embedding_tables()]
+
+    def embedding_tables(self) -> list[nn.Parameter]:
+        """Return the embeddings of all categorical columns."""
+        return [*self.embeddings.parameters(), *self.context_embeddings.parameters()]
 
     def _mixed_with_base_order(self, terms: ScoreTerms, mask: Tensor) -> ScoreTerms:
         """Return τ times the terms, and (1 - τ) times scores that give the base order."""
@@ -289,6 +304,11 @@ class SlateNetwork(nn.Module):
     def _dropped(self, values: Tensor, generator: torch.Generator | None) -> Tensor:
         keep = self._keep(values, generator)
         return values if keep is None else values * keep
+
+
+def _known_pairs(inputs: NetworkInputs) -> dict[str, Tensor]:
+    """Return what is known of the pairs of items, as arguments of the interaction."""
+    return {} if inputs.coordinates is None else {"coordinates": inputs.coordinates}
 
 
 def _embeddings(sizes: dict[str, int], largest: int) -> nn.ModuleList:

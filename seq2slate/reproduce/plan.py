@@ -132,9 +132,7 @@ RECIPES: Mapping[str, Recipe] = {
     "REINFORCE": NetworkRecipe("default", {"policy": "reinforce"}, longer=True),
     "one-step decoder": NetworkRecipe("default", {"decoder": "one-step"}),
     "shuffled data": NetworkRecipe("default", {"base_prior": False}, shuffled=True),
-    "without interaction": NetworkRecipe(
-        "default", {"interaction": "none", "click_likelihood_weight": 0.0, "criterion": "measure"}
-    ),
+    "without interaction": NetworkRecipe("default", {"interaction": "none"}),
     "DLCM": NetworkRecipe("dlcm"),
     "PRM": NetworkRecipe("prm"),
     "SetRank": NetworkRecipe("setrank"),

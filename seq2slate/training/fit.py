@@ -16,9 +16,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ from torch import Tensor
 from seq2slate.atomic import atomic_path
 from seq2slate.config import TrainingConfig
 from seq2slate.data.lists import Batch, IntArray, ItemLists, batch_indices
-from seq2slate.data.ranker import BaseOrder
+from seq2slate.data.ranker import BaseOrder, base_slates
 from seq2slate.errors import DataError, TrainingInterruptedError, TrainingStoppedError, UsageError
 from seq2slate.estimator import check_labels
 from seq2slate.evaluation.statistics import randomisation_test
@@ -42,15 +42,16 @@ from seq2slate.model.slate_model import SlateModel
 from seq2slate.progress import TrainingProgress
 from seq2slate.saving import FORMAT
 from seq2slate.training.callbacks import Callback, EpochFunction, EpochReport, StepReport, as_callback, ends_run
-from seq2slate.training.objectives import Objective, click_likelihood
+from seq2slate.training.click_model import ClickModelFit, LabelledInputs
+from seq2slate.training.objectives import Objective
 
 _FEW_LISTS = 1000
 _FEWEST_EPOCHS = 3
 _AVERAGED_FIRST = 9
 """How fast averages of the weights move at first: after so many steps, half of the way in one step."""
-_STRENGTHS = (0.75, 0.5, 0.25)
-"""How much of a trained network's scores may count, beside the base order; the first that gains is taken. Never all:
-where clicks attract clicks, the log does not show that a slate without the best items of the base order gets few."""
+_STRENGTHS = (1.0, 0.75, 0.5, 0.25)
+"""How much of a trained network's scores may count, beside the base order."""
+_LEAST = 1e-9
 _LEVEL = 0.1
 """A gain on the validation lists counts if the p-value of the paired test is below this."""
 
@@ -68,6 +69,9 @@ class Progress:
     epoch_lists: int = 0
     best: float = -float("inf")
     best_epoch: int = -1
+    """-1 is the click model alone, before the first epoch."""
+    start: float | None = None
+    """The measure of the click model alone; None if there is none."""
     history: list[dict[str, float]] = field(default_factory=list)
     """An entry for every epoch: loss, value of the measure, learning rate."""
     stopped: bool = False
@@ -81,7 +85,7 @@ class History:
     epochs: list[dict[str, float]]
     """An entry for every epoch: loss, value of the measure, learning rate."""
     best_epoch: int
-    """From 0."""
+    """From 0; -1 is the click model alone, before the first epoch."""
     measure: str
     """The validation measure."""
     base: float = math.nan
@@ -92,10 +96,14 @@ class History:
     """How much of the network's scores counts: 1 is all, and 0 is the base order."""
     chosen: float = math.nan
     """The measure of the model on the validation lists, at that strength."""
+    start: float | None = None
+    """The measure of the click model alone, on the validation lists; None if there is none."""
 
     @property
     def best(self) -> float:
         """The measure of the best epoch, on the validation lists."""
+        if self.best_epoch < 0 and self.start is not None:
+            return self.start
         return self.epochs[self.best_epoch][self.measure]
 
     def __str__(self) -> str:
@@ -240,6 +248,8 @@ class _Run:
         try:
             for one in self.callbacks:
                 one.begin(asdict(self.network.config) | asdict(self.config))
+            if not self.progress.history and not self.progress.step:
+                self._start(interrupted)
             while not self._finished:
                 self._run_epoch(interrupted)
             self.network.load_state_dict(self.best_weights)
@@ -259,17 +269,30 @@ class _Run:
             strength, chosen = self._choose_strength()
             self.network.strength.fill_(strength)
         measure, best = self.config.measure, progress.best_epoch
-        return History(progress.history, best, measure, self.base, self.identity, strength, chosen)
+        return History(progress.history, best, measure, self.base, self.identity, strength, chosen, progress.start)
+
+    def _start(self, interrupted: threading.Event) -> None:
+        """Fit the click model, if the network has one; alone it competes with every epoch of the network."""
+        if not self.network.interaction.has_click_model:
+            return
+        assert self.valid.labels is not None, "validation lists have labels"
+        valid = LabelledInputs(self.valid_inputs, self.valid.labels)
+        click_model = ClickModelFit(self.network, valid, self.config)
+        click_model.run(self._epoch_lists, partial(_epoch_seed, self.config.seed), interrupted, self.watch)
+        self.network.eval()
+        self.progress.start, _ = self._judge(epoch=-1)
 
     def _choose_strength(self) -> tuple[float, float]:
-        """Return the largest strength that gains on the validation lists, and its measure; 0 if none does."""
+        """Return the best strength of those that gain on the validation lists, and its measure; 0 if none does."""
+        chosen, best = (0.0, self.base), -math.inf
         for strength in _STRENGTHS:
             self.network.strength.fill_(strength)
-            values = self._measure_lists()
-            value = float(np.nanmean(values))
-            if value > self.base and randomisation_test(values, self.of_base_order, seed=self.config.seed) < _LEVEL:
-                return strength, value
-        return 0.0, self.base
+            judged = self._judged()
+            values, value = judged.values, float(np.nanmean(judged.values))
+            gains = value > self.base and randomisation_test(values, self.of_base_order, seed=self.config.seed) < _LEVEL
+            if gains and judged.criterion > best:
+                chosen, best = (strength, value), judged.criterion
+        return chosen
 
     @property
     def _finished(self) -> bool:
@@ -282,7 +305,7 @@ class _Run:
 
     def _run_epoch(self, interrupted: threading.Event) -> None:
         progress = self.progress
-        inputs, labels = self._epoch_lists()
+        inputs, labels = self._epoch_lists(progress.epoch)
         batches = batch_indices(
             inputs.lengths, self.config.batch_size, seed=_epoch_seed(self.config.seed, progress.epoch)
         )
@@ -297,13 +320,13 @@ class _Run:
                 self._save()
         self._end_epoch()
 
-    def _epoch_lists(self) -> tuple[InputLists, np.ndarray[Any, Any]]:
-        """Return the lists of this epoch, encoded, and their labels (T,)."""
+    def _epoch_lists(self, epoch: int) -> LabelledInputs:
+        """Return the lists of an epoch, encoded, and their labels (T,)."""
         lists = self.train_lists
         if self.config.max_items is not None:
-            lists = lists.sample_items(self.config.max_items, seed=_epoch_seed(self.config.seed, self.progress.epoch))
+            lists = lists.sample_items(self.config.max_items, seed=_epoch_seed(self.config.seed, epoch))
         assert lists.labels is not None, "useful lists have labels"
-        return self.inputs or self._encoded(lists, rounded=True, most_bytes=0), lists.labels
+        return LabelledInputs(self.inputs or self._encoded(lists, rounded=True, most_bytes=0), lists.labels)
 
     def _encoded(self, lists: ItemLists, *, rounded: bool, most_bytes: int = MOST_BYTES) -> InputLists:
         """Return lists as the network reads them, with what is to be known of their pairs."""
@@ -379,7 +402,7 @@ class _Run:
         progress = self.progress
         self.network.eval()
         with self._averaged_network():
-            value, better = self._judge_epoch()
+            value, better = self._judge(progress.epoch)
         loss = progress.epoch_loss / max(1, progress.epoch_lists)
         rate, measure = self._learning_rate(), self.config.measure
         progress.history.append({"loss": loss, measure: value, "learning_rate": rate})
@@ -392,39 +415,32 @@ class _Run:
         if self.folder is not None:
             self._save()
 
-    def _judge_epoch(self) -> tuple[float, bool]:
+    def _judge(self, epoch: int) -> tuple[float, bool]:
         """Return the measure of the network as it is, and whether it is the best so far; the best is kept."""
-        progress, value = self.progress, self._validate()
-        criterion = value if self.config.criterion == "measure" else self._click_likelihood()
-        better = criterion > progress.best or progress.best_epoch < 0
+        progress, judged = self.progress, self._judged()
+        better = judged.criterion > progress.best or not self.best_weights
         if better:
-            progress.best, progress.best_epoch = criterion, progress.epoch
+            progress.best, progress.best_epoch = judged.criterion, epoch
             self.best_weights = {name: tensor.detach().clone() for name, tensor in self.network.state_dict().items()}
-        return value, better
+        return float(np.nanmean(judged.values)), better
 
-    def _validate(self) -> float:
-        """Return the mean of the measure over the validation lists, with greedy slates and without dropout."""
-        return float(np.nanmean(self._measure_lists()))
+    def _judged(self) -> _Judged:
+        """Judge greedy slates of the validation lists, without dropout.
 
-    @torch.no_grad()
-    def _click_likelihood(self) -> float:
-        """Return the mean log-likelihood of the clicks of the validation lists."""
-        inputs, labels, total = self.valid_inputs, self.valid.labels, 0.0
-        assert labels is not None, "validation lists have labels"
-        for index in batch_indices(inputs.lengths, self.config.batch_size, seed=0):
-            batch = inputs.batch(index).to(self.model.device)
-            clicks = click_likelihood(self.network.encode(batch))
-            total += float(clicks.log_likelihood(inputs.pad(labels, index).to(self.model.device), batch.mask).sum())
-        return total / len(self.valid)
+        The log shows clicks on the base order only, so a click model that was fitted to it has an equal say: the
+        criterion is the sum of the measure and of the clicks it expects on the slates, relative to the base order.
+        """
+        ranker = _EncodedRanker(self.model, self.valid_inputs)
+        values = measure_ranker(ranker, self.valid, [self.measure], k=self.measure.k)[self.measure]
+        criterion = float(np.nanmean(values))
+        if self.network.interaction.has_click_model:
+            criterion = criterion / max(self.base, _LEAST) + ranker.clicks / max(ranker.clicks_on_base_order, _LEAST)
+        return _Judged(values, criterion)
 
     @cached_property
     def valid_inputs(self) -> InputLists:
         """The validation lists, encoded."""
         return self._encoded(self.valid, rounded=False)
-
-    def _measure_lists(self) -> npt.NDArray[np.float64]:
-        ranker = _EncodedRanker(self.model, self.valid_inputs)
-        return measure_ranker(ranker, self.valid, [self.measure], k=self.measure.k)[self.measure]
 
     # Checkpoints
 
@@ -480,16 +496,32 @@ class _Run:
         self.optimiser.load_state_dict({"state": state, "param_groups": self.optimiser.state_dict()["param_groups"]})
 
 
+class _Judged(NamedTuple):
+    """The validation lists, as the network orders them."""
+
+    values: npt.NDArray[np.float64]
+    """(Q,) the measure of each."""
+    criterion: float
+    """What is to be as large as possible."""
+
+
 class _EncodedRanker:
-    """The greedy slates of a model, for batches of lists that have been encoded."""
+    """The greedy slates of a model, for batches of lists that have been encoded, and the clicks that it expects."""
 
     def __init__(self, model: SlateModel, inputs: InputLists) -> None:
         self._model, self._inputs = model, inputs
+        self.clicks = self.clicks_on_base_order = 0.0
 
     @torch.no_grad()
     def rank(self, batch: Batch, k: int | None = None) -> IntArray:
         encoded = self._model.network.encode(self._inputs.batch(batch.index).to(self._model.device))
-        return self._model.network.decoder.decode(encoded, k).slates.cpu().numpy()
+        slates = self._model.network.decoder.decode(encoded, k).slates
+        clicks = encoded.terms.clicks
+        if clicks is not None:
+            base_order = torch.from_numpy(base_slates(batch.mask, k)).to(slates.device)
+            self.clicks += float(clicks.expected_clicks(slates).sum())
+            self.clicks_on_base_order += float(clicks.expected_clicks(base_order).sum())
+        return slates.cpu().numpy()
 
 
 def _useful_lists(lists: ItemLists) -> ItemLists:
@@ -503,10 +535,14 @@ def _useful_lists(lists: ItemLists) -> ItemLists:
 
 
 def _groups(network: SlateNetwork, config: TrainingConfig) -> list[dict[str, Any]]:
-    """Return the parameters of the optimiser in two groups: embeddings may learn faster, as most steps pass them by."""
-    tables = [*network.embeddings.parameters(), *network.context_embeddings.parameters()]
-    known = {id(table) for table in tables}
-    others = [parameter for parameter in network.parameters() if id(parameter) not in known]
+    """Return the parameters of the optimiser in two groups: embeddings may learn faster, as most steps pass them by.
+
+    A click model, which has been fitted, is left as it is.
+    """
+    fitted = {id(parameter) for parameter in network.click_model_parameters()}
+    tables = [table for table in network.embedding_tables() if id(table) not in fitted]
+    known = fitted | {id(table) for table in tables}
+    others = [one for one in network.parameters() if one.requires_grad and id(one) not in known]
     return [{"params": others, "factor": 1.0}, {"params": tables, "factor": config.embedding_rate}]
 
 

@@ -31,21 +31,10 @@ import torch
 from torch import Tensor
 
 from seq2slate.config import TrainingConfig
-from seq2slate.errors import UsageError
 from seq2slate.metrics import Measure
-from seq2slate.model.decoders import Encoded, TrainingSteps, choice_log_probabilities
-from seq2slate.model.interactions import ClickLikelihood
+from seq2slate.model.decoders import TrainingSteps, choice_log_probabilities
 from seq2slate.model.network import NetworkInputs, SlateNetwork
 from seq2slate.training.losses import make_loss, step_losses, step_weights
-
-
-def click_likelihood(encoded: Encoded) -> ClickLikelihood:
-    """Return the click model of a batch; a UsageError if the network has none."""
-    if encoded.terms.clicks is None:
-        raise UsageError(
-            'the likelihood of clicks (click_likelihood_weight, criterion) needs a network with interaction="pairwise"'
-        )
-    return encoded.terms.clicks
 
 
 class Objective:
@@ -63,16 +52,6 @@ class Objective:
     ) -> tuple[Tensor, Tensor]:
         """Return what to call `backward` on, and the loss (or the reward) of each list (B,) for people to watch."""
         encoded = network.encode(inputs, generator=generator)
-        surrogate, watched = self._of_slates(network, encoded, labels, generator)
-        if self.config.click_likelihood_weight:
-            likelihood = click_likelihood(encoded).log_likelihood(labels, encoded.mask).mean()
-            surrogate = surrogate - self.config.click_likelihood_weight * likelihood
-        return surrogate, watched
-
-    def _of_slates(
-        self, network: SlateNetwork, encoded: Encoded, labels: Tensor, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Return the objective of the paper, and the loss or the reward of each list."""
         k = self.config.k
         if self.config.policy == "reinforce":
             return self._reinforce(network.decoder.policy_steps(encoded, labels, k, generator), labels, encoded.mask)
