@@ -18,7 +18,7 @@ from seq2slate.data.tables import from_table
 from seq2slate.errors import DataError, TrainingStoppedError, UsageError
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.reranker import Reranker
-from seq2slate.training.fit import _Run, run_training
+from seq2slate.training.fit import _Judged, _Run, run_training
 from seq2slate.training.objectives import Objective
 
 pytestmark = pytest.mark.filterwarnings("ignore::seq2slate.errors.DataWarning")  # odd labels, and leaks to be learned
@@ -105,11 +105,12 @@ def test_the_best_epoch_is_kept_not_the_last(monkeypatch: pytest.MonkeyPatch) ->
     kept: list[dict[str, list[float]]] = []
     model = SlateModel.create(TRAIN, SMALL)
 
-    def validate(run: object) -> float:
+    def judged(run: object) -> _Judged:
         kept.append(weights(model))
-        return next(values)
+        value = next(values)
+        return _Judged(np.array([value]), criterion=value)
 
-    monkeypatch.setattr("seq2slate.training.fit._Run._validate", validate)
+    monkeypatch.setattr(_Run, "_judged", judged)
     history = run_training(model, TRAIN, VALID, replace(QUICK, epochs=5, patience=2), quiet=True)
     assert (history.best_epoch, history.best) == (1, 0.9)
     assert len(history.epochs) == 4, "two epochs without a better one end the run"
@@ -122,8 +123,9 @@ def test_the_best_epoch_is_kept_not_the_last(monkeypatch: pytest.MonkeyPatch) ->
         (SMALL, QUICK),
         (SMALL, replace(QUICK, averaging=0.9)),
         (replace(SMALL, encoder="attention", position_embedding=True), QUICK),
+        (replace(SMALL, interaction="pairwise", base_prior=True), replace(QUICK, click_model_steps=30, clip_norm=0.1)),
     ],
-    ids=["recurrent", "averaging", "attention"],
+    ids=["recurrent", "averaging", "attention", "after a click model"],
 )
 def test_an_interrupted_run_resumes_to_the_same_weights(
     network: NetworkConfig, config: TrainingConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -155,7 +157,7 @@ def test_averages_follow_the_weights_and_are_what_is_validated_and_kept(monkeypa
     after_steps: list[dict[str, torch.Tensor]] = []
     validated: list[dict[str, torch.Tensor]] = []
     model = SlateModel.create(TRAIN, SMALL)
-    step, validate = torch.optim.Adam.step, _Run._validate
+    step, judged = torch.optim.Adam.step, _Run._judged
 
     def noted(found: list[dict[str, torch.Tensor]]) -> None:
         found.append({name: weight.detach().double().clone() for name, weight in model.network.named_parameters()})
@@ -164,12 +166,12 @@ def test_averages_follow_the_weights_and_are_what_is_validated_and_kept(monkeypa
         step(self)
         noted(after_steps)
 
-    def note_validation(run: _Run) -> float:
+    def note_validation(run: _Run) -> _Judged:
         noted(validated)
-        return validate(run)
+        return judged(run)
 
     monkeypatch.setattr(torch.optim.Adam, "step", note_step)
-    monkeypatch.setattr(_Run, "_validate", note_validation)
+    monkeypatch.setattr(_Run, "_judged", note_validation)
     history = run_training(model, TRAIN, VALID, replace(QUICK, averaging=0.7), quiet=True)
     expected, per_epoch = after_steps[0], len(after_steps) // 3
     for number, now in enumerate(after_steps[1:], start=2):
@@ -337,7 +339,7 @@ def test_options_change_the_preset_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("names", "values"),
     [
-        (("epochs", "batch_size", "patience", "decay_steps", "max_items"), (-1, 0)),
+        (("epochs", "click_model_steps", "batch_size", "patience", "decay_steps", "max_items"), (-1, 0)),
         (("learning_rate", "decay", "clip_norm"), (-1, 0, math.nan, math.inf)),
         (("l2", "group_lasso", "warmup_steps"), (-1, math.nan)),
         (("averaging", "baseline_decay"), (-0.1, 1.0, math.nan)),

@@ -127,7 +127,7 @@ class ClickLikelihood:
         upper = torch.minimum(items[:, :, None], items[:, None])
         pairs = (lower * (lower - 1) // 2 + upper).where(lower > upper, self.effects.shape[1])
         with_none = nn.functional.pad(self.effects, (0, 1))  # of an item and itself
-        return with_none.gather(1, pairs.flatten(1)).view(-1, n_slots, n_slots)
+        return with_none.gather(1, pairs.flatten(1)).view(len(items), n_slots, n_slots)
 
 
 @dataclass(frozen=True)

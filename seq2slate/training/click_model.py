@@ -25,6 +25,7 @@ from seq2slate.progress import TrainingProgress
 
 _FEWEST_EPOCHS, _MOST_EPOCHS = 3, 60
 _LEAST_PATIENCE = 5
+_INTERRUPTED = "interrupted while the click model was fitted: nothing is saved yet, and the same command begins anew"
 
 
 class LabelledInputs(NamedTuple):
@@ -61,10 +62,11 @@ class ClickModelFit:
         best, best_epoch, kept = self.mean_log_likelihood(), 0, self._weights()
         start = best
         for epoch in range(epochs):
-            lists, batches = lists_of_epoch(epoch), self._batches(lists_of_epoch(epoch), seed_of_epoch(epoch))
+            lists = lists_of_epoch(epoch)
+            batches = self._batches(lists, seed_of_epoch(epoch))
             for number, index in enumerate(batches):
                 if interrupted.is_set():
-                    raise TrainingInterruptedError("interrupted before the first epoch; --resume begins anew")
+                    raise TrainingInterruptedError(_INTERRUPTED)
                 step += 1
                 self._step(optimiser, lists, index, step, done=(epoch + number / len(batches)) / epochs)
                 watch.update(

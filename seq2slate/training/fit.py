@@ -111,10 +111,10 @@ class History:
         result = self.best if math.isnan(self.chosen) else self.chosen
         gain = f" ({result / self.base - 1:+.1%})" if self.base > 0 else ""
         mixed = f", mixed with the base order (strength {self.strength:g})" if 0 < self.strength < 1 else ""
-        return (
-            f"{self.measure} on the validation lists: base order {self.base:.4f} → {result:.4f}{gain}, "
-            f"epoch {self.best_epoch + 1} of {len(self.epochs)}{mixed}"
-        )
+        best = f"epoch {self.best_epoch + 1} of {len(self.epochs)}"
+        if self.best_epoch < 0:
+            best = f"click model alone: none of {len(self.epochs)} epochs was better"
+        return f"{self.measure} on the validation lists: base order {self.base:.4f} → {result:.4f}{gain}, {best}{mixed}"
 
     def _repr_html_(self) -> str:
         rows = [
@@ -122,6 +122,9 @@ class History:
             + [f"{one[name]:.4g}" for name in ("loss", self.measure, "learning_rate")]
             for number, one in enumerate(self.epochs, start=1)
         ]
+        if self.start is not None:
+            name = f"click model{' (best)' if self.best_epoch < 0 else ''}"
+            rows.insert(0, [name, "", f"{self.start:.4g}", ""])
         header = ["epoch", "loss", self.measure, "learning rate"]
         return table(header, [["base order", "", f"{self.base:.4g}", ""], *rows])
 
@@ -145,9 +148,9 @@ def advice(history: History, config: TrainingConfig, n_lists: int) -> str | None
         ideas.append(f"train longer or in smaller batches: no list changed yet ({_longer(config, last + 1, 4)})")
     elif history.best_epoch == last and last + 1 == config.epochs:
         ideas.append(f"train longer: the last of {last + 1} epochs was the best ({_longer(config, last + 1, 2)})")
-    elif history.best_epoch == 0 and last > 0:
-        rate = config.learning_rate
-        ideas.append(f"slow down: the first epoch was the best (learning_rate={rate / 3:.1g}, or more dropout)")
+    elif history.best_epoch <= 0 < last:
+        which = "no epoch was better than the click model" if history.best_epoch < 0 else "the first epoch was the best"
+        ideas.append(f"slow down: {which} (learning_rate={config.learning_rate / 3:.1g}, or more dropout)")
     ideas.append("compare with mart or lambdamart on the same lists: if they do not gain either, serve the base order")
     problem = "the model is the base order: nothing was gained on the validation lists"
     if history.strength:
@@ -342,9 +345,10 @@ class _Run:
         batch = inputs.batch(index).to(device)
         surrogate, values = self.objective(self.network, batch, inputs.pad(labels, index).to(device), self.generator)
         self._check_finite("loss", surrogate, index, rate)
-        self.optimiser.zero_grad(set_to_none=True)
+        self.network.zero_grad(set_to_none=True)  # embeddings of a fitted click model have gradients, and no optimiser
         surrogate.backward()  # type: ignore[no-untyped-call]
-        norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.config.clip_norm)
+        trained = [weight for group in self.optimiser.param_groups for weight in group["params"]]
+        norm = torch.nn.utils.clip_grad_norm_(trained, self.config.clip_norm)
         self._check_finite("gradient", norm, index, rate)
         self.optimiser.step()
         progress.step += 1
