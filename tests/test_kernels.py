@@ -440,6 +440,16 @@ def test_large_effects_leave_all_expected_clicks_finite(kernels: Kernels) -> Non
     torch.testing.assert_close(logits, torch.tensor([[-1e3, 8e3, 18e3]]), rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("logit", [1e4, 300.0, 1.0, -1.0, -300.0, -1e4])
+def test_large_log_odds_do_not_cost_the_effects_their_digits(kernels: Kernels, logit: float) -> None:
+    logits, effects = torch.full((1, 2), logit), torch.linspace(-0.5, 0.7, 25)
+    for effect in effects:
+        found = torch.zeros(1, 1, 2)
+        kernels.placed_rows(PlacedPairs(logits, 1.0, effect.view(1, 1)), torch.tensor([[0]]), found)
+        right = mixed(logits[0, 0].double(), effect.double())
+        torch.testing.assert_close(found[0, 0, 1].double(), right, rtol=1e-5, atol=2e-7)
+
+
 @pytest.mark.parametrize(("lists", "items"), [(1, 1), (3, 7), (2, 33), (0, 4)])
 def test_what_clicks_above_add_and_its_gradient_equal_the_equation(kernels: Kernels, lists: int, items: int) -> None:
     effects, logits = normal(lists, items * (items - 1) // 2, seed=0), normal(lists, items, seed=1)

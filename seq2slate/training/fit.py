@@ -222,12 +222,17 @@ class _Run:
         quiet: bool,
     ) -> None:
         self.model, self.config, self.folder, self.callbacks = model, config, folder, callbacks
-        self.train_lists = _useful_lists(train)
+        useful, is_read = _useful_lists(train), train.lengths > 0
+        if not model.network.interaction.has_click_model:  # which also learns from lists without a click
+            is_read &= np.isin(np.arange(len(train)), useful)
+        self.train_lists = train if is_read.all() else train[is_read]
+        self.useful = np.cumsum(is_read)[useful] - 1
+        """The numbers of the lists that have a gradient."""
         self.valid, self.measure = valid, Measure.parse(config.measure)
         self.of_base_order = measure_ranker(BaseOrder(), valid, [self.measure])[self.measure]
         self.base = float(np.nanmean(self.of_base_order))
         self.aim = "reward" if config.policy == "reinforce" else "loss"
-        self.epochs = _n_epochs(config, len(self.train_lists))
+        self.epochs = _n_epochs(config, len(self.useful))
         self.watch = TrainingProgress(self.epochs, self.aim, config.measure, self.base, quiet=quiet)
         self.network = model.network
         self.optimiser = torch.optim.Adam(
@@ -247,7 +252,7 @@ class _Run:
     def train(self, interrupted: threading.Event) -> History:
         """Run the epochs that are left."""
         history = None
-        self.watch.run_begins(len(self.train_lists), len(self.valid))
+        self.watch.run_begins(len(self.useful), len(self.valid))
         try:
             for one in self.callbacks:
                 one.begin(asdict(self.network.config) | asdict(self.config))
@@ -259,7 +264,7 @@ class _Run:
             self.network.eval()
             history = self._history()
             self.watch.say(str(history))
-            if warning := advice(history, self.config, len(self.train_lists)):
+            if warning := advice(history, self.config, len(self.useful)):
                 self.watch.say(warning)
         finally:
             for one in self.callbacks:
@@ -309,14 +314,13 @@ class _Run:
     def _run_epoch(self, interrupted: threading.Event) -> None:
         progress = self.progress
         inputs, labels = self._epoch_lists(progress.epoch)
-        batches = batch_indices(
-            inputs.lengths, self.config.batch_size, seed=_epoch_seed(self.config.seed, progress.epoch)
-        )
+        seed = _epoch_seed(self.config.seed, progress.epoch)
+        batches = batch_indices(inputs.lengths[self.useful], self.config.batch_size, seed=seed)
         self.epoch_batches = len(batches)
         self.network.train()
-        self.watch.epoch_begins(progress.epoch, len(inputs.lengths), progress.epoch_lists)
+        self.watch.epoch_begins(progress.epoch, len(self.useful), progress.epoch_lists)
         for index in batches[progress.batch :]:
-            self._step(inputs, labels, index)
+            self._step(inputs, labels, self.useful[index])
             if interrupted.is_set():
                 self._stop()
             if self.folder is not None and time.monotonic() - self.saved_at > self.config.checkpoint_seconds:
@@ -528,14 +532,14 @@ class _EncodedRanker:
         return slates.cpu().numpy()
 
 
-def _useful_lists(lists: ItemLists) -> ItemLists:
-    """Return the lists that have a gradient: with a positive and more than one item."""
+def _useful_lists(lists: ItemLists) -> IntArray:
+    """Return the numbers of the lists that have a gradient: with a positive and more than one item."""
     labels = check_labels(lists, "training")
     positives = np.add.reduceat(np.append(labels > 0, 0), lists.offsets[:-1]) * (lists.lengths > 0)
-    useful = (positives > 0) & (lists.lengths > 1)
-    if not useful.any():
+    useful = np.flatnonzero((positives > 0) & (lists.lengths > 1))
+    if not len(useful):
         raise DataError("no training list has both a positive and a second item: there is nothing to learn from")
-    return lists[useful]
+    return useful
 
 
 def _groups(network: SlateNetwork, config: TrainingConfig) -> list[dict[str, Any]]:

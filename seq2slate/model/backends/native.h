@@ -207,8 +207,15 @@ static inline int64_t sampled(int64_t n, const uint8_t *left, const float *score
 /* Where the pairs of item i with the items above it, k < i, begin among the pairs of a list. */
 static inline int64_t pair_row(int64_t i) { return i * (i - 1) / 2; }
 
-/* log(1 + e^x). */
-static inline float softplus(float x) { return (x > 0.0f ? x : 0.0f) + log_of_one_plus(fast_exp(-(fabsf(x) < 87.0f ? fabsf(x) : 87.0f))); }
+/* log(1 + e^-|x|), which is softplus(x) - max(x, 0). */
+static inline float above_ramp(float x) { return log_of_one_plus(fast_exp(-(fabsf(x) < 87.0f ? fabsf(x) : 87.0f))); }
+
+/* log(1 - p + p e^effect) for p = sigmoid(l), which is softplus(l + effect) - softplus(l): what an item does to the log-odds of another.
+ * The difference of the maxima, max(l + effect, 0) - max(l, 0), keeps all the digits of the effect, however large l is. */
+static inline float mixed_effect(float logit, float effect, float above_ramp_at_logit) {
+    const float step = (effect > -logit ? effect : -logit) + (logit < 0.0f ? logit : 0.0f);
+    return step + (above_ramp(logit + effect) - above_ramp_at_logit);
+}
 
 /* What placed items add to the scores of others: `PlacedPairs` in Python. logits (lists, n), effects (lists, pairs of n items). */
 typedef struct {
@@ -216,13 +223,13 @@ typedef struct {
     const float *logits, *effects;
 } placed_pairs;
 
-/* Add to row (n) what item k of a list, with logit l, adds to the scores of all others once it is placed: log(1 - p + p e^effect) for
- * p = sigmoid(l), times the weight. */
+/* Add to row (n) what item k of a list, with logit l, adds to the scores of all others once it is placed: mixed effects times the
+ * weight. */
 static inline void add_when_placed(int64_t n, int64_t k, float logit, float weight, const float *effects, float *restrict row) {
-    const float *restrict upwards = effects + pair_row(k), *effect = effects + pair_row(k + 1) + k, without = softplus(logit);
+    const float *restrict upwards = effects + pair_row(k), *effect = effects + pair_row(k + 1) + k, above = above_ramp(logit);
 #pragma omp simd
-    for (int64_t i = 0; i < k; i++) row[i] += weight * (softplus(logit + upwards[i]) - without);
-    for (int64_t i = k + 1; i < n; effect += i++) row[i] += weight * (softplus(logit + *effect) - without);
+    for (int64_t i = 0; i < k; i++) row[i] += weight * mixed_effect(logit, upwards[i], above);
+    for (int64_t i = k + 1; i < n; effect += i++) row[i] += weight * mixed_effect(logit, *effect, above);
 }
 
 /* What decoding reads and writes: `Decoding` in Python. All but keys, v, left, scores and slates may be null. Placed items add

@@ -136,7 +136,7 @@ static int compare_items(gemm_function *gemm, const pairwise *net, int64_t n, in
                          sizeof(float));
     if (!out->memory) return NO_MEMORY;
     float *own = aligned(out->memory), *unplaced = own + places * stride, *crowding = unplaced + places * stride;
-    float *logits = crowding + stride, *pluses = logits + stride, *effects = pluses + stride;
+    float *logits = crowding + stride, *ramps = logits + stride, *effects = ramps + stride;
     float *coordinates = effects + 2 * pairs + 2 * LANES; /* the effects come last: distances are found in their place */
     if (has_distances &&
         !coordinates_of_list(&net->columns, n, apart, f, x, coordinates + DISTANCES * apart, effects, coordinates))
@@ -146,7 +146,7 @@ static int compare_items(gemm_function *gemm, const pairwise *net, int64_t n, in
     place_heads(&net->weights, n, unplaced, own);
     effects_of_list(&net->weights, n, has_distances ? &found : NULL, own, effects, crowding);
     for (int64_t i = 0; i < n; i++) bias[i] += net->offset + crowding[i] + dot(f, x + i * f, net->relevance), logits[i] = bias[i];
-    expect_clicks(n, effects, logits, pluses);
+    expect_clicks(n, effects, logits, ramps);
     for (int64_t i = 0; i < n; i++) bias[i] += net->scanned * (logits[i] < bias[i] ? logits[i] - bias[i] : 0.0f);
     out->logits = logits, out->effects = effects;
     return PLACED;

@@ -297,10 +297,10 @@ int expected_logits(int64_t lists, int64_t n, const float *effects, float *logit
     int failed = 0;
 #pragma omp parallel for if (lists * n * n > ENOUGH_WORK) reduction(| : failed)
     for (int64_t b = 0; b < lists; b++) {
-        float *pluses = malloc((size_t)(n + 1) * sizeof(float));
-        failed |= !pluses;
-        if (pluses) expect_clicks(n, effects + b * pair_row(n), logits + b * n, pluses);
-        free(pluses);
+        float *ramps = malloc((size_t)(n + 1) * sizeof(float));
+        failed |= !ramps;
+        if (ramps) expect_clicks(n, effects + b * pair_row(n), logits + b * n, ramps);
+        free(ramps);
     }
     return failed;
 }

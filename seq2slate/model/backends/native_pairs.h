@@ -174,14 +174,14 @@ static inline float dot_of_lanes(int64_t count, const float *a, const float *b) 
 }
 
 /* The log-odds of a click on each item of a list for a user who scans from the top: logits (n), without clicks above, grow by what the
- * items above each add in the mean, by their own log-odds and the effects of the pairs. pluses (n) are overwritten. */
-static inline void expect_clicks(int64_t n, const float *effects, float *restrict logits, float *restrict pluses) {
+ * items above each add in the mean, by their own log-odds and the effects of the pairs. ramps (n) are overwritten. */
+static inline void expect_clicks(int64_t n, const float *effects, float *restrict logits, float *restrict ramps) {
     for (int64_t i = 0; i < n; i++) {
         const float *restrict effect = effects + pair_row(i);
         float added = 0.0f;
 #pragma omp simd reduction(+ : added)
-        for (int64_t k = 0; k < i; k++) added += softplus(logits[k] + effect[k]) - pluses[k];
+        for (int64_t k = 0; k < i; k++) added += mixed_effect(logits[k], effect[k], ramps[k]);
         logits[i] += added;
-        pluses[i] = softplus(logits[i]);
+        ramps[i] = above_ramp(logits[i]);
     }
 }

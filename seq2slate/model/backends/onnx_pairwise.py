@@ -92,8 +92,14 @@ def _expected_logits(lists: PaddedLists, appeal: Value, effects: Value) -> Value
 
 
 def _mixed_effects(logits: Value, effects: Value) -> Value:
-    """Return μ(l, φ), what an item with such log-odds of a click does to those of another."""
-    return (logits + effects).op("Softplus") - logits.op("Softplus")
+    """Return μ(l, φ), what an item with such log-odds of a click does to those of another; see `pairs.mixed_effects`."""
+    steps = effects.op("Max", logits.op("Neg")) + logits.op("Min", 0.0)
+    return steps + (_above_ramp(logits + effects) - _above_ramp(logits))
+
+
+def _above_ramp(x: Value) -> Value:
+    """Return softplus(x) - max(x, 0)."""
+    return x.op("Abs").op("Neg").op("Softplus")
 
 
 # Distances and what they are worth

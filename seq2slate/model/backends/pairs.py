@@ -195,8 +195,12 @@ def mixed_effects(logits: Tensor, effects: Tensor) -> Tensor:
 
     >>> mixed_effects(torch.tensor([-50.0, 0.0, 50.0]), torch.tensor(-2.0))
     tensor([ 0.0000, -0.5662, -2.0000])
+
+    softplus(x) is max(x, 0) + softplus(-|x|): the difference of the maxima is written so that it has all the digits of
+    φ, however large l is.
     """
-    return softplus(logits + effects) - softplus(logits)
+    steps = torch.maximum(effects, -logits) + logits.clamp(max=0)
+    return steps + (softplus(-(logits + effects).abs()) - softplus(-logits.abs()))
 
 
 def placed_rows(placed: PlacedPairs, slates: Tensor) -> Tensor:
