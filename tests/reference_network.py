@@ -486,11 +486,15 @@ def random_network(sizes: InputSizes, config: NetworkConfig, seed: int, spread: 
 
 @torch.no_grad()
 def randomise(network: SlateNetwork, seed: int, spread: float = 0.7) -> None:
-    """Draw all weights uniformly from ±spread; networks with a prior are mixed with the base order."""
+    """Draw all weights uniformly from ±spread; networks with a prior are mixed with the base order.
+
+    Effects of pairs are an eighth of that: the scores of 100 items add up as many of them, with their rounding errors.
+    """
     generator = torch.Generator().manual_seed(seed)
     network.strength.fill_(0.625 if network.config.base_prior else 1.0)
     for name, weight in network.named_parameters():
         reach = spread / PARAM_SCALE if name.startswith(("interaction", "prior")) else spread
+        reach /= 8 if name.endswith(("effects", "constant")) else 1
         weight.uniform_(-reach, reach, generator=generator)
 
 

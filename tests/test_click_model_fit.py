@@ -102,7 +102,7 @@ def test_the_penalty_is_that_of_the_gaussian_priors() -> None:
     for name, precision in {"relevance": 30, "effects": 1, "crowding": 1, "head_effects": 1}.items():
         for stored in getattr(interaction, name).flatten().tolist():
             expected += precision * (30 * stored) ** 2 / 2
-    assert float(interaction.penalty()) == pytest.approx(expected, rel=1e-5)
+    assert float(interaction.penalty().detach()) == pytest.approx(expected, rel=1e-5)
 
 
 # The fit
@@ -347,7 +347,7 @@ def test_the_click_model_alone_may_be_the_best(
     said = capsys.readouterr().err
     assert re.search(r"click model: log-likelihood of a validation list -\d+\.\d{4} → -\d+\.\d{4}, epoch \d+", said)
     assert str(history).endswith(", click model alone: none of 3 epochs was better")
-    assert "<td>click model (best)</td>" in history._repr_html_()
+    assert '<th scope="row">click model (best)</th>' in history._repr_html_()
 
 
 def test_advice_where_neither_click_model_nor_network_gains() -> None:
