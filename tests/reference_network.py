@@ -224,18 +224,21 @@ class ReferenceNetwork:
         return totals
 
     def distances(self, items: list[Tensor]) -> list[list[list[float]]]:
-        """Return the raw, the scaled and the angular distances of all pairs; without a numeric column, none."""
+        """Return the raw, the normalised and the angular distances of all pairs; without a numeric column, none."""
         dense = [[value.item() for value in x[: len(self.levels)]] for x in items]
         if not self.levels:
             return []
         raw = [[self.raw(f, value) for f, value in enumerate(row)] for row in dense]
         means = [sum(column) / len(column) for column in zip(*dense, strict=True)]
-        centred = [[value - mean for value, mean in zip(row, means, strict=True)] for row in dense]
-        lengths = [math.hypot(*row) for row in centred]
+        spreads = [max(0.02, float(np.std(column))) for column in zip(*dense, strict=True)]
+        normalised = [
+            [(value - mean) / spread for value, mean, spread in zip(row, means, spreads, strict=True)] for row in dense
+        ]
+        lengths = [math.hypot(*row) for row in normalised]
         least = max(1e-12, 0.1 * math.sqrt(sum(length**2 for length in lengths) / max(1, len(lengths))))
         lengths = [max(least, length) for length in lengths]
-        unit = [[value / length for value in row] for row, length in zip(centred, lengths, strict=True)]
-        squares = [[[math.dist(a, b) ** 2 for b in rows] for a in rows] for rows in (raw, dense, unit)]
+        unit = [[value / length for value in row] for row, length in zip(normalised, lengths, strict=True)]
+        squares = [[[math.dist(a, b) ** 2 for b in rows] for a in rows] for rows in (raw, normalised, unit)]
         return [*squares[:2], [[value / 2 for value in row] for row in squares[2]]]
 
     def raw(self, column: int, scaled: float) -> float:
@@ -316,7 +319,7 @@ def knots_of(distances: list[float]) -> list[float]:
     quantiles: list[float] = np.quantile(distances, [0, 0.03, 0.07, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1]).tolist()
     median = max(1e-12, quantiles[7])
     for knot in range(1, 11):
-        quantiles[knot] = max(quantiles[knot], quantiles[knot - 1] + 1e-3 * max(median, quantiles[knot - 1]))
+        quantiles[knot] = max(quantiles[knot], quantiles[knot - 1] + 3e-3 * max(median, quantiles[knot - 1]))
     return quantiles
 
 

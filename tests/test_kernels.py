@@ -480,7 +480,9 @@ def pair_items(columns: int) -> Tensor:
 def pair_columns(columns: int) -> PairColumns:
     logarithms = torch.arange(columns) % 2 == 0
     scale = normal(columns, seed=1), normal(columns, seed=2)
-    return PairColumns(*scale, logarithms, 40.0, torch.tensor(QUANTILES, dtype=torch.float64), 7, 1e-3, 1e-12, 0.1)
+    return PairColumns(
+        *scale, logarithms, 40.0, torch.tensor(QUANTILES, dtype=torch.float64), 7, 1e-3, 1e-12, 0.02, 0.1
+    )
 
 
 def place_between_knots(distances: list[float]) -> list[float]:
@@ -501,11 +503,11 @@ def slow_coordinates(by: PairColumns, x: FloatArray) -> FloatArray:
     """Return (3, P) from the scaled columns (N, F) of one list."""
     logs = by.levels.double().numpy() + by.spreads.double().numpy() * x
     raw = np.where(by.are_logarithms.numpy(), np.sign(logs) * np.expm1(np.abs(logs)), logs)
-    centred = x - x.mean(0)
-    lengths = np.linalg.norm(centred, axis=1, keepdims=True)
-    unit = centred / np.maximum(lengths, max(1e-12, by.shortest * np.sqrt((lengths**2).mean())))
+    normalised = (x - x.mean(0)) / np.maximum(x.std(0), by.least_spread)
+    lengths = np.linalg.norm(normalised, axis=1, keepdims=True)
+    unit = normalised / np.maximum(lengths, max(1e-12, by.shortest * np.sqrt((lengths**2).mean())))
     pairs = pair_indices(len(x))
-    halves = (raw, 1.0), (x, 1.0), (unit, 0.5)
+    halves = (raw, 1.0), (normalised, 1.0), (unit, 0.5)
     return np.array([place_between_knots([((v[i] - v[k]) ** 2).sum() * half for i, k in pairs]) for v, half in halves])
 
 

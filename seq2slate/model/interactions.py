@@ -30,8 +30,11 @@ holds only once the item is placed.
 items repel or attract each other, and what close means, is learned. There are three squared distances d:
 
 - *raw*: of the numeric columns as they came, Σ_f (X_if - X_kf)². X is recovered from the scaled columns.
-- *scaled*: of the scaled columns, with their indicators.
-- *angle*: 1 - the cosine of the scaled columns, centred in the list; short ones are taken for longer (`SHORTEST`).
+- *normalised*: of the scaled columns with their indicators, each with mean 0 and variance 1 in the list.
+- *angle*: 1 - the cosine of these; short ones are taken for longer (`SHORTEST`).
+
+What varies between lists only says nothing of two items of one list, and what varies little in a list may be all that
+tells its items apart. A column that is (nearly) constant in a list stays so: it is divided by `LEAST_SPREAD`.
 
 The learned heads E_h see all of x_i, with embeddings of categories and columns of the list. m_h is the mean of
 |E_h x_i - E_h x_k|² over the list. Coordinates are relative to the list, and they are data: no gradient passes them. A
@@ -76,14 +79,16 @@ step, and these have farther to go."""
 KNOTS = (0.0, 0.03, 0.07, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 """The quantiles of the distances of a list at which effects have a weight of their own."""
 MEDIAN = KNOTS.index(0.5)
-LEAST_GAP = 1e-3
+LEAST_GAP = 3e-3
 """Knots are apart by at least this part of the median distance, and of the knot before: the largest distances may be so
 far above the median that a part of it is less than their rounding error."""
 LEAST = 1e-12
 """No median, mean or length that something is divided by is smaller."""
+LEAST_SPREAD = 0.02
+"""Nor is the standard deviation of a scaled column in its list."""
 SHORTEST = 0.1
-"""Nor is the length of an item's centred columns below this part of the list's (root mean square): the direction of an
-item in the middle would be decided by rounding."""
+"""Nor is the length of an item's normalised columns below this part of the list's (root mean square): the direction of
+an item in the middle would be decided by rounding."""
 N_DISTANCES = 3
 HEADS, HEAD_WIDTH, HEAD_SHARPNESS = 6, 4, 3.0
 """The learned heads, the dimensions of each, and how fast its effect falls with the distance."""
@@ -249,9 +254,17 @@ class PairwiseInteraction(Interaction):
     @property
     def columns(self) -> PairColumns:
         """What distances are made of."""
-        quantiles = torch.tensor(KNOTS, dtype=torch.float64)
         return PairColumns(
-            self.levels, self.spreads, self.are_logarithms, LARGEST_LOG, quantiles, MEDIAN, LEAST_GAP, LEAST, SHORTEST
+            levels=self.levels,
+            spreads=self.spreads,
+            are_logarithms=self.are_logarithms,
+            largest_log=LARGEST_LOG,
+            quantiles=torch.tensor(KNOTS, dtype=torch.float64),
+            median=MEDIAN,
+            least_gap=LEAST_GAP,
+            least=LEAST,
+            least_spread=LEAST_SPREAD,
+            shortest=SHORTEST,
         )
 
     @property

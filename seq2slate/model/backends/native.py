@@ -149,7 +149,7 @@ class CPairColumns(ctypes.Structure):
 
     _fields_ = [
         *[(name, _INTEGER) for name in ("columns", "knots", "median")],
-        *[(name, _NUMBER) for name in ("largest_log", "least_gap", "least", "shortest")],
+        *[(name, _NUMBER) for name in ("largest_log", "least_gap", "least", "shortest", "least_spread")],
         *[(name, _POINTER) for name in ("levels", "spreads", "are_logarithms", "quantiles")],
     ]
 
@@ -158,7 +158,7 @@ class CPairColumns(ctypes.Structure):
         """Return where C finds the numbers, which must be kept."""
         arrays = addresses(by.levels, by.spreads, by.are_logarithms, by.quantiles)
         sizes = len(by.levels), len(by.quantiles), by.median
-        return cls(*sizes, by.largest_log, by.least_gap, by.least, by.shortest, *arrays)
+        return cls(*sizes, by.largest_log, by.least_gap, by.least, by.shortest, by.least_spread, *arrays)
 
 
 class CPairWeights(ctypes.Structure):

@@ -67,15 +67,31 @@ static void recover_raw(const pair_columns *by, int64_t n, float *transposed) {
     }
 }
 
-/* The lengths (n) of the rows of transposed columns, once these are centred. */
-static void centred_lengths(int64_t n, int64_t columns, const float *transposed, float *restrict lengths) {
+/* Give transposed columns mean 0 and variance 1, in place; in double precision, as outliers leave few digits to the others. */
+static void normalise(const pair_columns *by, int64_t n, float *transposed) {
+    const int64_t stride = column_stride(n);
+    for (int64_t f = 0; f < by->columns; f++) {
+        float *restrict column = transposed + f * stride;
+        double sum = 0.0, squares = 0.0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < n; i++) sum += (double)column[i];
+        const double mean = sum / (double)n;
+#pragma omp simd reduction(+ : squares)
+        for (int64_t i = 0; i < n; i++) squares += ((double)column[i] - mean) * ((double)column[i] - mean);
+        const double spread = sqrt(squares / (double)n), least = (double)by->least_spread, scale = 1.0 / (spread < least ? least : spread);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) column[i] = (float)(((double)column[i] - mean) * scale);
+    }
+}
+
+/* The lengths (n) of the rows of transposed columns. */
+static void lengths_of_rows(int64_t n, int64_t columns, const float *transposed, float *restrict lengths) {
     const int64_t stride = column_stride(n);
     memset(lengths, 0, (size_t)stride * sizeof(float));
     for (int64_t f = 0; f < columns; f++) {
         const float *restrict column = transposed + f * stride;
-        const float mean = sum_of(n, column) / (float)n;
 #pragma omp simd
-        for (int64_t i = 0; i < stride; i++) lengths[i] += (column[i] - mean) * (column[i] - mean);
+        for (int64_t i = 0; i < stride; i++) lengths[i] += column[i] * column[i];
     }
     for (int64_t i = 0; i < stride; i++) lengths[i] = sqrtf(lengths[i]);
 }
@@ -103,15 +119,14 @@ static int angles_from_distances(int64_t n, const float *restrict lengths, float
     return !lost;
 }
 
-/* The same by differences of centred rows of length 1, which take the place of the transposed columns. */
+/* The same by differences of rows of length 1, which take the place of the transposed columns. */
 static void angles_by_differences(const pair_columns *by, int64_t n, float least, float *transposed, float *restrict lengths,
                                   float *buffer, float *distances) {
     const int64_t stride = column_stride(n);
     for (int64_t i = 0; i < stride; i++) lengths[i] = lengths[i] < least ? least : lengths[i];
     for (int64_t f = 0; f < by->columns; f++) {
         float *restrict column = transposed + f * stride;
-        const float mean = sum_of(n, column) / (float)n;
-        for (int64_t i = 0; i < stride; i++) column[i] = (column[i] - mean) / lengths[i];
+        for (int64_t i = 0; i < stride; i++) column[i] /= lengths[i];
     }
     squared_distances(n, by->columns, transposed, buffer, distances);
     for (int64_t k = 0; k < pairs_of(n); k++) distances[k] *= 0.5f;
@@ -339,15 +354,15 @@ int coordinates_of_list(const pair_columns *by, int64_t n, int64_t apart, int64_
     float *transposed = aligned(memory), *lengths = transposed + columns * stride, *buffer = lengths + stride;
     float *distances = pairs, *spare = pairs + pairs_of(n) + LANES;
     transpose(n, columns, width, x, transposed);
+    normalise(by, n, transposed);
     squared_distances(n, columns, transposed, buffer, distances);
-    if (!coordinates_from(by, n, distances, spare, coordinates + SCALED * apart)) return 0;
-    centred_lengths(n, columns, transposed, lengths);
+    if (!coordinates_from(by, n, distances, spare, coordinates + NORMALISED * apart)) return 0;
+    lengths_of_rows(n, columns, transposed, lengths);
     const float least = shortest_length(by, n, lengths);
-    if (!angles_from_distances(n, lengths, least, distances)) {
+    if (!angles_from_distances(n, lengths, least, distances))
         angles_by_differences(by, n, least, transposed, lengths, buffer, distances);
-        transpose(n, columns, width, x, transposed);
-    }
     if (!coordinates_from(by, n, distances, spare, coordinates + ANGLE * apart)) return 0;
+    transpose(n, columns, width, x, transposed);
     recover_raw(by, n, transposed);
     squared_distances(n, columns, transposed, buffer, distances);
     return coordinates_from(by, n, distances, spare, coordinates + RAW * apart);

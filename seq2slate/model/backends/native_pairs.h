@@ -17,12 +17,12 @@ typedef float lanes __attribute__((vector_size(LANES * sizeof(float)), aligned(s
 typedef int32_t indices __attribute__((vector_size(LANES * sizeof(int32_t)), aligned(sizeof(int32_t))));
 typedef int16_t shorts __attribute__((vector_size(LANES * sizeof(int16_t)), aligned(sizeof(int16_t))));
 
-enum { RAW, SCALED, ANGLE, DISTANCES };
+enum { RAW, NORMALISED, ANGLE, DISTANCES };
 
 /* The dense columns, the first ones of an item, and the quantiles of distances: `PairColumns` in Python. */
 typedef struct {
     int64_t columns, knots, median;
-    float largest_log, least_gap, least, shortest;
+    float largest_log, least_gap, least, shortest, least_spread;
     const float *levels, *spreads;
     const uint8_t *are_logarithms;
     const double *quantiles;

@@ -23,6 +23,7 @@ from seq2slate.model.interactions import (
     LARGEST_LOG,
     LEAST,
     LEAST_GAP,
+    LEAST_SPREAD,
     MEDIAN,
     PARAM_SCALE,
     SCANNED,
@@ -92,7 +93,7 @@ def _expected_logits(lists: PaddedLists, appeal: Value, effects: Value) -> Value
 
 
 def _mixed_effects(logits: Value, effects: Value) -> Value:
-    """Return μ(l, φ), what an item with such log-odds of a click does to those of another; see `pairs.mixed_effects`."""
+    """Return μ(l, φ), what an item with such log-odds of a click does to another; see `pairs.mixed_effects`."""
     steps = effects.op("Max", logits.op("Neg")) + logits.op("Min", 0.0)
     return steps + (_above_ramp(logits + effects) - _above_ramp(logits))
 
@@ -106,15 +107,17 @@ def _above_ramp(x: Value) -> Value:
 
 
 def _distances(lists: PaddedLists, interaction: PairwiseInteraction, dense: Value) -> Value:
-    """Return (B, 3, N, N) the raw, the scaled and the angular distances of dense columns (B, N, F), 0 for padding."""
+    """Return (B, 3, N, N) the raw, normalised and angular distances of dense columns (B, N, F), 0 for padding."""
     there = lists.mask.unsqueeze(2).cast(DOUBLE)
     exact = dense.cast(DOUBLE)
     centred = _centred(lists, exact, there, axis=1)
-    squares = (centred * centred).op("ReduceSum", np.array([2]), keepdims=1)
     count = lists.lengths.op("Max", 1).cast(DOUBLE).unsqueeze(1, 2)
+    variance = (centred * centred).op("ReduceSum", np.array([1]), keepdims=1) / count
+    normalised = centred / variance.op("Sqrt").op("Max", np.array(LEAST_SPREAD))
+    squares = (normalised * normalised).op("ReduceSum", np.array([2]), keepdims=1)
     typical = (squares.op("ReduceSum", np.array([1]), keepdims=1) / count).op("Sqrt")
     norm = squares.op("Sqrt").op("Max", typical * np.array(SHORTEST)).op("Max", np.array(LEAST))
-    places = [_raw_values(interaction, exact), exact, centred / norm]
+    places = [_raw_values(interaction, exact), normalised, normalised / norm]
     stacked = lists.graph.concat([one.unsqueeze(1).cast(FLOAT) for one in places], axis=1)  # (B, 3, N, F)
     factors = np.array([[1.0], [1.0], [0.5]], np.float32)
 

@@ -39,6 +39,8 @@ class PairColumns:
     """Knots are apart by at least this part of the median."""
     least: float
     """No median and no length is smaller."""
+    least_spread: float
+    """No standard deviation of a column in a list is smaller when the column is divided by it."""
     shortest: float
     """No centred length is below this part of the root mean square of its list."""
 
@@ -213,16 +215,19 @@ def placed_rows(placed: PlacedPairs, slates: Tensor) -> Tensor:
 
 
 def _distances(columns: PairColumns, dense: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (B, N, N) the raw and scaled distances and the angles of dense columns (B, N, F)."""
+    """Return (B, N, N) the raw and normalised distances and the angles of dense columns (B, N, F)."""
     raw = columns.levels + columns.spreads * dense
     exponential = raw.sign() * raw.abs().clamp(max=columns.largest_log).expm1()
     raw = torch.where(columns.are_logarithms, exponential, raw)
-    mean = (dense * mask[:, :, None]).sum(1, keepdim=True) / mask.sum(1).clamp(min=1)[:, None, None]
-    centred = (dense - mean) * mask[:, :, None]
-    squares = (centred**2).sum(2, keepdim=True)
-    typical = (squares.sum(1, keepdim=True) / mask.sum(1).clamp(min=1)[:, None, None]).sqrt()
-    unit = centred / torch.maximum(squares.sqrt(), columns.shortest * typical).clamp(min=columns.least)
-    return _squared_distances(raw), _squared_distances(dense), _squared_distances(unit) / 2
+    there, count = mask[:, :, None], mask.sum(1).clamp(min=1)[:, None, None]
+    exact = dense.double()  # outliers leave few digits to the others
+    centred = (exact - (exact * there).sum(1, keepdim=True) / count) * there
+    spread = ((centred**2).sum(1, keepdim=True) / count).sqrt().clamp(min=columns.least_spread)
+    normalised = (centred / spread).to(dense.dtype)
+    squares = (normalised**2).sum(2, keepdim=True)
+    typical = (squares.sum(1, keepdim=True) / count).sqrt()
+    unit = normalised / torch.maximum(squares.sqrt(), columns.shortest * typical).clamp(min=columns.least)
+    return _squared_distances(raw), _squared_distances(normalised), _squared_distances(unit) / 2
 
 
 def _squared_distances(places: Tensor) -> Tensor:
