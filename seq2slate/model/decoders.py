@@ -26,10 +26,28 @@ from torch import Tensor, nn
 
 from seq2slate.config import NetworkConfig
 from seq2slate.errors import UsageError
-from seq2slate.model.backends.kernels import Decoding, LstmDecoder, LstmWeights, StepRows, kernels_for, sampled_items
+from seq2slate.model.backends.kernels import (
+    Decoding,
+    LstmDecoder,
+    LstmTrace,
+    LstmWeights,
+    StepRows,
+    kernels_for,
+    sampled_items,
+)
 from seq2slate.model.backends.pairs import PlacedPairs
 from seq2slate.model.interactions import ScoreTerms
-from seq2slate.model.layers import CELLS, LIMIT, Keys, RecurrentLayer, State, layer_widths, plain_lstm, pointer_scores
+from seq2slate.model.layers import (
+    CELLS,
+    LIMIT,
+    Keys,
+    LstmLayer,
+    RecurrentLayer,
+    State,
+    layer_widths,
+    plain_lstm,
+    pointer_scores,
+)
 
 
 @dataclass(frozen=True)
@@ -74,6 +92,16 @@ class Decoded:
     def probabilities(self) -> Tensor:
         """(B, K, N) p(π_j = i | π_<j), where the model points at each step; exactly 0 for an item already placed."""
         return self.scores.softmax(2).nan_to_num()
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What a single LSTM layer has computed when it drew slates: all that their scores and gradients need."""
+
+    trace: LstmTrace
+    """Of the decoder's steps."""
+    scores: Tensor
+    """(B, K, N) with all terms."""
 
 
 @dataclass(frozen=True)
@@ -162,9 +190,7 @@ class Decoder(nn.Module):
         """
         if not temperature > 0 or (k is not None and k < 1):
             raise UsageError(f"k must be at least 1 and temperature must be above 0, got {k=}, {temperature=}")
-        n_lists, n_items = encoded.mask.shape
-        steps = n_items if k is None else min(k, n_items)
-        draws = None if generator is None else uniform_draws(n_lists, steps, generator).to(encoded.keys.factors)
+        steps, draws = _steps_and_draws(encoded, k, generator)
         return self.place(encoded, steps, draws, 1 / temperature, positives)
 
     def log_prob(self, encoded: Encoded, slates: Tensor) -> Tensor:
@@ -179,9 +205,7 @@ class Decoder(nn.Module):
         Each ends with the step that places its last positive: by then the loss to come is exactly 0.
         """
         slates = self.decode(encoded, k, generator=generator, positives=labels).slates
-        stops = steps_that_matter(slates, labels)
-        steps = max(1, int(stops.max()))
-        slates = slates[:, :steps].where(torch.arange(steps, device=slates.device) < stops[:, None], -1)
+        slates = _steps_of_training(slates, labels)
         return TrainingSteps(slates, self.score(encoded, slates), generator is not None)
 
     def loss_steps(
@@ -190,10 +214,11 @@ class Decoder(nn.Module):
         """Return the steps on which a supervised loss is taken: those of the decoder's own slates."""
         return self.policy_steps(encoded, labels, k, generator)
 
-    def _pointer_scores(self, encoded: Encoded, slates: Tensor) -> Tensor:
+    def _pointer_scores(self, encoded: Encoded, slates: Tensor, drawing: Drawing | None = None) -> Tensor:
         """Return (B, K, N) v^T tanh(W_enc e_i + W_dec d_j) for d_j after reading the first j - 1 items of each slate.
 
-        The layers run over all steps at once, since it is known what they will read.
+        The layers run over all steps at once, since it is known what they will read. They need not run again over the
+        slates of a drawing.
         """
         steps, lengths = slates.shape[1], (slates >= 0).sum(1)
         lists = torch.argsort(lengths, descending=True, stable=True)
@@ -201,17 +226,41 @@ class Decoder(nn.Module):
         active = (stops[None] > torch.arange(steps, device=slates.device)[:, None]).sum(1).tolist()
         outputs = encoded.items[slates[lists, : steps - 1].clamp(min=0).t(), lists]
         for depth, (layer, state) in enumerate(zip(self.recurrent_layers, encoded.states, strict=True)):
-            start = encoded.go if depth == 0 else None
-            outputs, _ = layer.scan(outputs, active, tuple(part[lists] for part in state), start=start)
+            start, first = encoded.go if depth == 0 else None, tuple(part[lists] for part in state)
+            if drawing is not None and isinstance(layer, LstmLayer):
+                trace = drawing.trace
+                known = LstmTrace(*(part[:steps, lists] for part in (trace.gates, trace.c, trace.h)))
+                outputs = layer.rescan(outputs, active, first, encoded.go, known)
+            else:
+                outputs, _ = layer.scan(outputs, active, first, start=start)
         rows = StepRows(lists, stops, slots_of_items(slates, encoded.mask))
-        return pointer_scores(encoded.keys, _queries(encoded, outputs, lists), encoded.v, rows)
+        has_terms = encoded.terms.bias is not None or encoded.terms.added is not None
+        found = None if drawing is None or has_terms else drawing.scores[:, :steps].contiguous()
+        return pointer_scores(encoded.keys, _queries(encoded, outputs, lists), encoded.v, rows, found)
 
 
 class Sequential(Decoder):
     """Places one item after the other: a score depends on all items placed before."""
 
+    def policy_steps(
+        self, encoded: Encoded, labels: Tensor, k: int | None, generator: torch.Generator | None
+    ) -> TrainingSteps:
+        """Return what any decoder does; a single LSTM layer in C draws and scores slates in the same steps."""
+        if self.lstm is None or kernels_for(encoded.keys.factors).fused is None or encoded.mask.numel() == 0:
+            return super().policy_steps(encoded, labels, k, generator)
+        steps, draws = _steps_and_draws(encoded, k, generator)
+        new, shape = encoded.keys.factors, (steps, len(encoded.mask), len(encoded.v))
+        trace = LstmTrace(new.new_empty(*shape[:2], 4 * shape[2]), new.new_zeros(shape), new.new_zeros(shape))
+        with torch.no_grad():
+            drawn = self._place(encoded, steps, draws, 1.0, labels, trace)
+        slates, drawing = _steps_of_training(drawn.slates, labels), Drawing(trace, drawn.scores)
+        return TrainingSteps(slates, self._scores(encoded, slates, drawing), generator is not None)
+
     def score(self, encoded: Encoded, slates: Tensor) -> Tensor:  # noqa: D102
-        scores, terms = self._pointer_scores(encoded, slates), encoded.terms
+        return self._scores(encoded, slates, None)
+
+    def _scores(self, encoded: Encoded, slates: Tensor, drawing: Drawing | None) -> Tensor:
+        scores, terms = self._pointer_scores(encoded, slates, drawing), encoded.terms
         if terms.bias is not None:
             scores = scores + terms.bias[:, None]
         added = terms.added_by(slates)
@@ -220,6 +269,17 @@ class Sequential(Decoder):
     def place(  # noqa: D102
         self, encoded: Encoded, steps: int, draws: Tensor | None, sharpness: float, positives: Tensor | None
     ) -> Decoded:
+        return self._place(encoded, steps, draws, sharpness, positives, None)
+
+    def _place(
+        self,
+        encoded: Encoded,
+        steps: int,
+        draws: Tensor | None,
+        sharpness: float,
+        positives: Tensor | None,
+        trace: LstmTrace | None,
+    ) -> Decoded:
         state = _before_the_first_step(encoded, steps, draws, sharpness)
         wanted = encoded.mask if positives is None else positives > 0
         fused, lstm = kernels_for(state.keys).fused, self.lstm
@@ -227,7 +287,7 @@ class Sequential(Decoder):
             h, c = (part.contiguous() for part in encoded.states[0])
             go, w_dec = encoded.go.detach(), encoded.w_dec.detach()
             items, wanted = encoded.items.contiguous(), wanted.contiguous()
-            fused.lstm_decode(state, LstmDecoder(lstm, items, go, w_dec, encoded.keep, h, c, wanted, LIMIT))
+            fused.lstm_decode(state, LstmDecoder(lstm, items, go, w_dec, encoded.keep, h, c, wanted, LIMIT, trace))
         else:
             self._take_steps(encoded, state, wanted)
         return Decoded(state.slates, state.scores)
@@ -344,6 +404,22 @@ def steps_that_matter(slates: Tensor, labels: Tensor) -> Tensor:
     last = (positive * steps).amax(1) if len(steps) else steps.new_zeros(len(slates))
     missing = (labels > 0).sum(1) > positive.sum(1)
     return torch.where(missing, placed.sum(1), last)
+
+
+def _steps_and_draws(encoded: Encoded, k: int | None, generator: torch.Generator | None) -> tuple[int, Tensor | None]:
+    """Return the number of steps, and with a generator what items are drawn by."""
+    n_lists, n_items = encoded.mask.shape
+    steps = n_items if k is None else min(k, n_items)
+    if generator is None:
+        return steps, None
+    return steps, uniform_draws(n_lists, steps, generator).to(encoded.keys.factors)
+
+
+def _steps_of_training(slates: Tensor, labels: Tensor) -> Tensor:
+    """Return slates that end with the step that places their last positive."""
+    stops = steps_that_matter(slates, labels)
+    steps = max(1, int(stops.max()))
+    return slates[:, :steps].where(torch.arange(steps, device=slates.device) < stops[:, None], -1)
 
 
 def _any_item(encoded: Encoded) -> Tensor:
