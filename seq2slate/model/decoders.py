@@ -82,6 +82,8 @@ class Decoded:
     """(B, K)"""
     scores: Tensor
     """(B, K, N) of the items left at each step; -inf for the others, and throughout where nothing was placed."""
+    trace: LstmTrace | None = None
+    """What the gradient needs of the decoder's steps, where slates are drawn for training and C has taken the steps."""
 
     @property
     def log_probabilities(self) -> Tensor:
@@ -92,16 +94,6 @@ class Decoded:
     def probabilities(self) -> Tensor:
         """(B, K, N) p(π_j = i | π_<j), where the model points at each step; exactly 0 for an item already placed."""
         return self.scores.softmax(2).nan_to_num()
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """What a single LSTM layer has computed when it drew slates: all that their scores and gradients need."""
-
-    trace: LstmTrace
-    """Of the decoder's steps."""
-    scores: Tensor
-    """(B, K, N) with all terms."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +182,9 @@ class Decoder(nn.Module):
         """
         if not temperature > 0 or (k is not None and k < 1):
             raise UsageError(f"k must be at least 1 and temperature must be above 0, got {k=}, {temperature=}")
-        steps, draws = _steps_and_draws(encoded, k, generator)
+        n_lists, n_items = encoded.mask.shape
+        steps = n_items if k is None else min(k, n_items)
+        draws = None if generator is None else uniform_draws(n_lists, steps, generator).to(encoded.keys.factors)
         return self.place(encoded, steps, draws, 1 / temperature, positives)
 
     def log_prob(self, encoded: Encoded, slates: Tensor) -> Tensor:
@@ -204,9 +198,16 @@ class Decoder(nn.Module):
 
         Each ends with the step that places its last positive: by then the loss to come is exactly 0.
         """
-        slates = self.decode(encoded, k, generator=generator, positives=labels).slates
-        slates = _steps_of_training(slates, labels)
-        return TrainingSteps(slates, self.score(encoded, slates), generator is not None)
+        drawn = self.decode(encoded, k, generator=generator, positives=labels)
+        stops = steps_that_matter(drawn.slates, labels)
+        steps = max(1, int(stops.max()))
+        slates = drawn.slates[:, :steps]
+        slates = slates.where(torch.arange(steps, device=slates.device) < stops[:, None], -1)
+        return TrainingSteps(slates, self._scores_of_drawn(encoded, slates, drawn), generator is not None)
+
+    def _scores_of_drawn(self, encoded: Encoded, slates: Tensor, drawn: Decoded) -> Tensor:
+        """Return what `score` does, for the beginnings of slates that were drawn."""
+        return self.score(encoded, slates)
 
     def loss_steps(
         self, encoded: Encoded, labels: Tensor, k: int | None, generator: torch.Generator | None
@@ -214,53 +215,41 @@ class Decoder(nn.Module):
         """Return the steps on which a supervised loss is taken: those of the decoder's own slates."""
         return self.policy_steps(encoded, labels, k, generator)
 
-    def _pointer_scores(self, encoded: Encoded, slates: Tensor, drawing: Drawing | None = None) -> Tensor:
+    def _pointer_scores(self, encoded: Encoded, slates: Tensor, drawn: Decoded | None = None) -> Tensor:
         """Return (B, K, N) v^T tanh(W_enc e_i + W_dec d_j) for d_j after reading the first j - 1 items of each slate.
 
-        The layers run over all steps at once, since it is known what they will read. They need not run again over the
-        slates of a drawing.
+        The layers run over all steps at once, since it is known what they will read. They need not run again if
+        they have drawn these slates and left a trace.
         """
-        steps, lengths = slates.shape[1], (slates >= 0).sum(1)
+        steps, lengths, trace = slates.shape[1], (slates >= 0).sum(1), None if drawn is None else drawn.trace
         lists = torch.argsort(lengths, descending=True, stable=True)
         stops = lengths[lists]
         active = (stops[None] > torch.arange(steps, device=slates.device)[:, None]).sum(1).tolist()
         outputs = encoded.items[slates[lists, : steps - 1].clamp(min=0).t(), lists]
         for depth, (layer, state) in enumerate(zip(self.recurrent_layers, encoded.states, strict=True)):
             start, first = encoded.go if depth == 0 else None, tuple(part[lists] for part in state)
-            if drawing is not None and isinstance(layer, LstmLayer):
-                trace = drawing.trace
+            if trace is not None and isinstance(layer, LstmLayer):
                 known = LstmTrace(*(part[:steps, lists] for part in (trace.gates, trace.c, trace.h)))
                 outputs = layer.rescan(outputs, active, first, encoded.go, known)
             else:
                 outputs, _ = layer.scan(outputs, active, first, start=start)
         rows = StepRows(lists, stops, slots_of_items(slates, encoded.mask))
         has_terms = encoded.terms.bias is not None or encoded.terms.added is not None
-        found = None if drawing is None or has_terms else drawing.scores[:, :steps].contiguous()
+        found = None if drawn is None or has_terms else drawn.scores[:, :steps].contiguous()
         return pointer_scores(encoded.keys, _queries(encoded, outputs, lists), encoded.v, rows, found)
 
 
 class Sequential(Decoder):
     """Places one item after the other: a score depends on all items placed before."""
 
-    def policy_steps(
-        self, encoded: Encoded, labels: Tensor, k: int | None, generator: torch.Generator | None
-    ) -> TrainingSteps:
-        """Return what any decoder does; a single LSTM layer in C draws and scores slates in the same steps."""
-        if self.lstm is None or kernels_for(encoded.keys.factors).fused is None or encoded.mask.numel() == 0:
-            return super().policy_steps(encoded, labels, k, generator)
-        steps, draws = _steps_and_draws(encoded, k, generator)
-        new, shape = encoded.keys.factors, (steps, len(encoded.mask), len(encoded.v))
-        trace = LstmTrace(new.new_empty(*shape[:2], 4 * shape[2]), new.new_zeros(shape), new.new_zeros(shape))
-        with torch.no_grad():
-            drawn = self._place(encoded, steps, draws, 1.0, labels, trace)
-        slates, drawing = _steps_of_training(drawn.slates, labels), Drawing(trace, drawn.scores)
-        return TrainingSteps(slates, self._scores(encoded, slates, drawing), generator is not None)
-
     def score(self, encoded: Encoded, slates: Tensor) -> Tensor:  # noqa: D102
         return self._scores(encoded, slates, None)
 
-    def _scores(self, encoded: Encoded, slates: Tensor, drawing: Drawing | None) -> Tensor:
-        scores, terms = self._pointer_scores(encoded, slates, drawing), encoded.terms
+    def _scores_of_drawn(self, encoded: Encoded, slates: Tensor, drawn: Decoded) -> Tensor:
+        return self._scores(encoded, slates, None if drawn.trace is None else drawn)
+
+    def _scores(self, encoded: Encoded, slates: Tensor, drawn: Decoded | None) -> Tensor:
+        scores, terms = self._pointer_scores(encoded, slates, drawn), encoded.terms
         if terms.bias is not None:
             scores = scores + terms.bias[:, None]
         added = terms.added_by(slates)
@@ -269,28 +258,18 @@ class Sequential(Decoder):
     def place(  # noqa: D102
         self, encoded: Encoded, steps: int, draws: Tensor | None, sharpness: float, positives: Tensor | None
     ) -> Decoded:
-        return self._place(encoded, steps, draws, sharpness, positives, None)
-
-    def _place(
-        self,
-        encoded: Encoded,
-        steps: int,
-        draws: Tensor | None,
-        sharpness: float,
-        positives: Tensor | None,
-        trace: LstmTrace | None,
-    ) -> Decoded:
         state = _before_the_first_step(encoded, steps, draws, sharpness)
         wanted = encoded.mask if positives is None else positives > 0
-        fused, lstm = kernels_for(state.keys).fused, self.lstm
+        fused, lstm, trace = kernels_for(state.keys).fused, self.lstm, None
         if fused is not None and lstm is not None:
+            trace = None if positives is None else _new_trace(encoded, steps)
             h, c = (part.contiguous() for part in encoded.states[0])
             go, w_dec = encoded.go.detach(), encoded.w_dec.detach()
             items, wanted = encoded.items.contiguous(), wanted.contiguous()
             fused.lstm_decode(state, LstmDecoder(lstm, items, go, w_dec, encoded.keep, h, c, wanted, LIMIT, trace))
         else:
             self._take_steps(encoded, state, wanted)
-        return Decoded(state.slates, state.scores)
+        return Decoded(state.slates, state.scores, trace)
 
     def _take_steps(self, encoded: Encoded, state: Decoding, wanted: Tensor) -> None:
         """Decode step by step, with any layers on any device, until no wanted (B, N) item is left."""
@@ -406,22 +385,6 @@ def steps_that_matter(slates: Tensor, labels: Tensor) -> Tensor:
     return torch.where(missing, placed.sum(1), last)
 
 
-def _steps_and_draws(encoded: Encoded, k: int | None, generator: torch.Generator | None) -> tuple[int, Tensor | None]:
-    """Return the number of steps, and with a generator what items are drawn by."""
-    n_lists, n_items = encoded.mask.shape
-    steps = n_items if k is None else min(k, n_items)
-    if generator is None:
-        return steps, None
-    return steps, uniform_draws(n_lists, steps, generator).to(encoded.keys.factors)
-
-
-def _steps_of_training(slates: Tensor, labels: Tensor) -> Tensor:
-    """Return slates that end with the step that places their last positive."""
-    stops = steps_that_matter(slates, labels)
-    steps = max(1, int(stops.max()))
-    return slates[:, :steps].where(torch.arange(steps, device=slates.device) < stops[:, None], -1)
-
-
 def _any_item(encoded: Encoded) -> Tensor:
     """Return slates (B, 1) with some item of each list: the scores of the first step depend on none."""
     return encoded.mask.any(1, keepdim=True).long() - 1
@@ -469,6 +432,13 @@ def _before_the_first_step(encoded: Encoded, steps: int, draws: Tensor | None, s
         interaction=added.contiguous() if isinstance(added, Tensor) else None,
         placed=replace(added, strengths=added.strengths.contiguous()) if isinstance(added, PlacedPairs) else None,
     )
+
+
+def _new_trace(encoded: Encoded, steps: int) -> LstmTrace:
+    """Return room for what the gradient needs of so many steps of one LSTM layer."""
+    factors, (n_lists, n_units) = encoded.keys.factors, (len(encoded.mask), len(encoded.v))
+    gates = factors.new_empty(steps, n_lists, 4 * n_units)
+    return LstmTrace(gates, *(factors.new_zeros(steps, n_lists, n_units) for _ in range(2)))
 
 
 def _going_on(goes_on: Tensor, lists: Tensor, states: list[State]) -> tuple[Tensor, list[State]]:
