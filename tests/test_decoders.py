@@ -241,3 +241,32 @@ def test_a_slate_has_at_least_one_slot() -> None:
     network = slow.random_network(slow.PLAIN, NetworkConfig(hidden=4), seed=0)
     with pytest.raises(UsageError, match="k must be at least 1"):
         network.decoder.decode(network.encode(slow.random_inputs(slow.PLAIN, [3], seed=0)), 0)
+
+
+# Training steps
+
+
+@pytest.mark.parametrize("k", [None, 3])
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_steps_of_training_have_the_scores_and_gradients_of_their_slates(
+    variant: str, sampled: bool, k: int | None
+) -> None:
+    """A decoder may draw and score slates in the same steps: that changes neither."""
+    network = network_of(variant).train()
+    inputs = slow.random_inputs(VARIANTS[variant][0], MIXED_LENGTHS, seed=2)
+    labels = (torch.rand(inputs.mask.shape, generator=seeded(5)) < 0.4) * inputs.mask
+    found: list[tuple[Tensor, dict[str, Tensor]]] = []
+    for again in (False, True):
+        network.zero_grad()
+        encoded = network.encode(inputs, generator=seeded(3))
+        steps = network.decoder.policy_steps(encoded, labels.float(), k, seeded(4) if sampled else None)
+        scores = network.decoder.score(encoded, steps.slates) if again else steps.scores
+        weights = torch.randn(scores.shape, generator=seeded(6))
+        (scores.where(scores > -torch.inf, 0.0) * weights).sum().backward()  # type: ignore[no-untyped-call]
+        gradients = {name: one.grad.clone() for name, one in network.named_parameters() if one.grad is not None}
+        found.append((scores.detach(), gradients))
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-4, atol=1e-4)
+    assert found[0][1].keys() == found[1][1].keys()
+    for name, gradient in found[0][1].items():
+        torch.testing.assert_close(gradient, found[1][1][name], rtol=1e-3, atol=1e-4, msg=name)

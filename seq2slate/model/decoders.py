@@ -26,10 +26,28 @@ from torch import Tensor, nn
 
 from seq2slate.config import NetworkConfig
 from seq2slate.errors import UsageError
-from seq2slate.model.backends.kernels import Decoding, LstmDecoder, LstmWeights, StepRows, kernels_for, sampled_items
+from seq2slate.model.backends.kernels import (
+    Decoding,
+    LstmDecoder,
+    LstmTrace,
+    LstmWeights,
+    StepRows,
+    kernels_for,
+    sampled_items,
+)
 from seq2slate.model.backends.pairs import PlacedPairs
 from seq2slate.model.interactions import ScoreTerms
-from seq2slate.model.layers import CELLS, LIMIT, Keys, RecurrentLayer, State, layer_widths, plain_lstm, pointer_scores
+from seq2slate.model.layers import (
+    CELLS,
+    LIMIT,
+    Keys,
+    LstmLayer,
+    RecurrentLayer,
+    State,
+    layer_widths,
+    plain_lstm,
+    pointer_scores,
+)
 
 
 @dataclass(frozen=True)
@@ -64,6 +82,8 @@ class Decoded:
     """(B, K)"""
     scores: Tensor
     """(B, K, N) of the items left at each step; -inf for the others, and throughout where nothing was placed."""
+    trace: LstmTrace | None = None
+    """What the gradient needs of the decoder's steps, where slates are drawn for training and C has taken the steps."""
 
     @property
     def log_probabilities(self) -> Tensor:
@@ -178,11 +198,16 @@ class Decoder(nn.Module):
 
         Each ends with the step that places its last positive: by then the loss to come is exactly 0.
         """
-        slates = self.decode(encoded, k, generator=generator, positives=labels).slates
-        stops = steps_that_matter(slates, labels)
+        drawn = self.decode(encoded, k, generator=generator, positives=labels)
+        stops = steps_that_matter(drawn.slates, labels)
         steps = max(1, int(stops.max()))
-        slates = slates[:, :steps].where(torch.arange(steps, device=slates.device) < stops[:, None], -1)
-        return TrainingSteps(slates, self.score(encoded, slates), generator is not None)
+        slates = drawn.slates[:, :steps]
+        slates = slates.where(torch.arange(steps, device=slates.device) < stops[:, None], -1)
+        return TrainingSteps(slates, self._scores_of_drawn(encoded, slates, drawn), generator is not None)
+
+    def _scores_of_drawn(self, encoded: Encoded, slates: Tensor, drawn: Decoded) -> Tensor:
+        """Return what `score` does, for the beginnings of slates that were drawn."""
+        return self.score(encoded, slates)
 
     def loss_steps(
         self, encoded: Encoded, labels: Tensor, k: int | None, generator: torch.Generator | None
@@ -190,28 +215,41 @@ class Decoder(nn.Module):
         """Return the steps on which a supervised loss is taken: those of the decoder's own slates."""
         return self.policy_steps(encoded, labels, k, generator)
 
-    def _pointer_scores(self, encoded: Encoded, slates: Tensor) -> Tensor:
+    def _pointer_scores(self, encoded: Encoded, slates: Tensor, drawn: Decoded | None = None) -> Tensor:
         """Return (B, K, N) v^T tanh(W_enc e_i + W_dec d_j) for d_j after reading the first j - 1 items of each slate.
 
-        The layers run over all steps at once, since it is known what they will read.
+        The layers run over all steps at once, since it is known what they will read. They need not run again if
+        they have drawn these slates and left a trace.
         """
-        steps, lengths = slates.shape[1], (slates >= 0).sum(1)
+        steps, lengths, trace = slates.shape[1], (slates >= 0).sum(1), None if drawn is None else drawn.trace
         lists = torch.argsort(lengths, descending=True, stable=True)
         stops = lengths[lists]
         active = (stops[None] > torch.arange(steps, device=slates.device)[:, None]).sum(1).tolist()
         outputs = encoded.items[slates[lists, : steps - 1].clamp(min=0).t(), lists]
         for depth, (layer, state) in enumerate(zip(self.recurrent_layers, encoded.states, strict=True)):
-            start = encoded.go if depth == 0 else None
-            outputs, _ = layer.scan(outputs, active, tuple(part[lists] for part in state), start=start)
+            start, first = encoded.go if depth == 0 else None, tuple(part[lists] for part in state)
+            if trace is not None and isinstance(layer, LstmLayer):
+                known = LstmTrace(*(part[:steps, lists] for part in (trace.gates, trace.c, trace.h)))
+                outputs = layer.rescan(outputs, active, first, encoded.go, known)
+            else:
+                outputs, _ = layer.scan(outputs, active, first, start=start)
         rows = StepRows(lists, stops, slots_of_items(slates, encoded.mask))
-        return pointer_scores(encoded.keys, _queries(encoded, outputs, lists), encoded.v, rows)
+        has_terms = encoded.terms.bias is not None or encoded.terms.added is not None
+        found = None if drawn is None or has_terms else drawn.scores[:, :steps].contiguous()
+        return pointer_scores(encoded.keys, _queries(encoded, outputs, lists), encoded.v, rows, found)
 
 
 class Sequential(Decoder):
     """Places one item after the other: a score depends on all items placed before."""
 
     def score(self, encoded: Encoded, slates: Tensor) -> Tensor:  # noqa: D102
-        scores, terms = self._pointer_scores(encoded, slates), encoded.terms
+        return self._scores(encoded, slates, None)
+
+    def _scores_of_drawn(self, encoded: Encoded, slates: Tensor, drawn: Decoded) -> Tensor:
+        return self._scores(encoded, slates, None if drawn.trace is None else drawn)
+
+    def _scores(self, encoded: Encoded, slates: Tensor, drawn: Decoded | None) -> Tensor:
+        scores, terms = self._pointer_scores(encoded, slates, drawn), encoded.terms
         if terms.bias is not None:
             scores = scores + terms.bias[:, None]
         added = terms.added_by(slates)
@@ -222,15 +260,16 @@ class Sequential(Decoder):
     ) -> Decoded:
         state = _before_the_first_step(encoded, steps, draws, sharpness)
         wanted = encoded.mask if positives is None else positives > 0
-        fused, lstm = kernels_for(state.keys).fused, self.lstm
+        fused, lstm, trace = kernels_for(state.keys).fused, self.lstm, None
         if fused is not None and lstm is not None:
+            trace = None if positives is None else _new_trace(encoded, steps)
             h, c = (part.contiguous() for part in encoded.states[0])
             go, w_dec = encoded.go.detach(), encoded.w_dec.detach()
             items, wanted = encoded.items.contiguous(), wanted.contiguous()
-            fused.lstm_decode(state, LstmDecoder(lstm, items, go, w_dec, encoded.keep, h, c, wanted, LIMIT))
+            fused.lstm_decode(state, LstmDecoder(lstm, items, go, w_dec, encoded.keep, h, c, wanted, LIMIT, trace))
         else:
             self._take_steps(encoded, state, wanted)
-        return Decoded(state.slates, state.scores)
+        return Decoded(state.slates, state.scores, trace)
 
     def _take_steps(self, encoded: Encoded, state: Decoding, wanted: Tensor) -> None:
         """Decode step by step, with any layers on any device, until no wanted (B, N) item is left."""
@@ -393,6 +432,13 @@ def _before_the_first_step(encoded: Encoded, steps: int, draws: Tensor | None, s
         interaction=added.contiguous() if isinstance(added, Tensor) else None,
         placed=added if isinstance(added, PlacedPairs) else None,
     )
+
+
+def _new_trace(encoded: Encoded, steps: int) -> LstmTrace:
+    """Return room for what the gradient needs of so many steps of one LSTM layer."""
+    factors, (n_lists, n_units) = encoded.keys.factors, (len(encoded.mask), len(encoded.v))
+    gates = factors.new_empty(steps, n_lists, 4 * n_units)
+    return LstmTrace(gates, *(factors.new_zeros(steps, n_lists, n_units) for _ in range(2)))
 
 
 def _going_on(goes_on: Tensor, lists: Tensor, states: list[State]) -> tuple[Tensor, list[State]]:

@@ -34,6 +34,7 @@ from torch.autograd.function import once_differentiable
 from seq2slate.model.backends.kernels import (
     LstmScan,
     LstmScanGradients,
+    LstmTrace,
     LstmWeights,
     PointerGradients,
     StepRows,
@@ -128,9 +129,27 @@ class LstmLayer(RecurrentLayer):
     def _scan(
         self, x: Tensor, rows: list[int], state: State, start: Tensor | None, last: Tensor
     ) -> tuple[Tensor, State]:
+        return self._scan_with(x, rows, state, start, last, None)
+
+    def _scan_with(
+        self, x: Tensor, rows: list[int], state: State, start: Tensor | None, last: Tensor, known: LstmTrace | None
+    ) -> tuple[Tensor, State]:
         weights = (self.weight_input, self.weight_hidden, self.bias)
-        outputs, h, c = _LstmScan.apply(x, start, *weights, *state, rows, last)  # type: ignore[no-untyped-call]
+        outputs, h, c = _LstmScan.apply(x, start, *weights, *state, rows, last, known)  # type: ignore[no-untyped-call]
         return outputs, (h, c)
+
+    def rescan(self, x: Tensor, rows: list[int], state: State, start: Tensor, known: LstmTrace) -> Tensor:
+        """Return the outputs (T, B, D) of steps that were taken before without gradients, and now have them.
+
+        Args:
+            x: (T - 1, B, F) what was read after the start.
+            rows: How many lists, from the first, took part in each step.
+            state: The state before the first step.
+            start: (F,) what every list read first.
+            known: What was computed then, for lists in this order.
+        """
+        last = torch.full((x.shape[1],), len(rows) - 1, device=x.device)
+        return self._scan_with(x, rows, state, start, last, known)[0]
 
     @property
     def weights(self) -> LstmWeights:
@@ -166,9 +185,15 @@ class _LstmScan(torch.autograd.Function):
         c0: Tensor,
         rows: list[int],
         last: Tensor,
+        known: LstmTrace | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         steps, (n_lists, n_units) = len(rows), h0.shape
         keep = any(ctx.needs_input_grad)  # what the backward pass needs; without it buffers are used again
+        if known is not None:
+            h, c = torch.cat([h0[None], known.h]), torch.cat([c0[None], known.c])
+            ctx.save_for_backward(x.contiguous(), start, weight_input, weight_hidden, bias, known.gates, h, c)
+            ctx.rows, ctx.last, ctx.ends = rows, last, _lists_by_last_step(last)
+            return h[1:], h[-1].clone(), c[-1].clone()
         gates = x.new_empty(steps if keep else 1, n_lists, 4 * n_units)
         c = x.new_empty(steps + 1 if keep else 2, n_lists, n_units)  # c[t] and h[t] are the state before step t
         h = x.new_empty(steps + 1, n_lists, n_units)
@@ -212,7 +237,7 @@ class _LstmScan(torch.autograd.Function):
             fused.lstm_scan_backward(scan, by)
         else:
             _steps_backward(scan, by, ctx.rows, ctx.ends)
-        return by.dx, by.dstart, by.dweight_input, by.dweight_hidden, by.dbias, by.dh, by.dc, None, None
+        return by.dx, by.dstart, by.dweight_input, by.dweight_hidden, by.dbias, by.dh, by.dc, None, None, None
 
 
 def _steps_forward(scan: LstmScan, rows: list[int], ends: dict[int, Any]) -> tuple[Tensor, Tensor]:
@@ -354,7 +379,7 @@ class Keys:
         return cls(pointer_factors(arguments), arguments)
 
 
-def pointer_scores(keys: Keys, queries: Tensor, v: Tensor, rows: StepRows) -> Tensor:
+def pointer_scores(keys: Keys, queries: Tensor, v: Tensor, rows: StepRows, known: Tensor | None = None) -> Tensor:
     """Return the scores of given slates.
 
     Args:
@@ -362,11 +387,12 @@ def pointer_scores(keys: Keys, queries: Tensor, v: Tensor, rows: StepRows) -> Te
         queries: (K, R, D) W_dec d_j of each step, for the R lists that have it.
         v: (D,)
         rows: Which lists and steps the queries belong to, and which items are left.
+        known: (B, K, N) the scores themselves, if they were computed before without gradients.
 
     Returns:
         (B, K, N) v^T tanh(key + query); -inf for an item that is not left, or a step that is not there.
     """
-    scores: Tensor = _PointerScores.apply(keys.arguments, keys.factors, queries, v, rows)  # type: ignore[no-untyped-call]
+    scores: Tensor = _PointerScores.apply(keys.arguments, keys.factors, queries, v, rows, known)  # type: ignore[no-untyped-call]
     return scores
 
 
@@ -379,10 +405,21 @@ def pointer_factors(arguments: Tensor) -> Tensor:
 
 class _PointerScores(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, _: Tensor | None, keys: Tensor, queries: Tensor, v: Tensor, rows: StepRows) -> Tensor:
+    def forward(
+        ctx: Any,
+        _: Tensor | None,
+        keys: Tensor,
+        queries: Tensor,
+        v: Tensor,
+        rows: StepRows,
+        known: Tensor | None,
+    ) -> Tensor:
         query_factors = pointer_factors(queries)
-        scores = keys.new_full((len(keys), len(queries), keys.shape[1]), -torch.inf)
-        kernels_for(keys).pointer_forward(rows, keys, query_factors, v.contiguous(), scores)
+        if known is None:
+            scores = keys.new_full((len(keys), len(queries), keys.shape[1]), -torch.inf)
+            kernels_for(keys).pointer_forward(rows, keys, query_factors, v.contiguous(), scores)
+        else:
+            scores = known.view_as(known)
         ctx.save_for_backward(keys, query_factors, v)
         ctx.rows = rows
         return scores
@@ -394,4 +431,4 @@ class _PointerScores(torch.autograd.Function):
         written = PointerGradients(torch.zeros_like(keys), torch.zeros_like(queries), v.new_zeros(len(keys), len(v)))
         dscores = gradients[0].contiguous()
         kernels_for(keys).pointer_backward(ctx.rows, keys, queries, v.contiguous(), dscores, written)
-        return written.keys, None, written.queries, written.v.sum(0), None
+        return written.keys, None, written.queries, written.v.sum(0), None, None

@@ -137,6 +137,18 @@ class LstmEncoder:
 
 
 @dataclass(frozen=True)
+class LstmTrace:
+    """What the gradient of an LSTM layer needs of its steps; h is 0 where a list takes no part."""
+
+    gates: Tensor
+    """(T, B, 4D)"""
+    c: Tensor
+    """(T, B, D) after each step."""
+    h: Tensor
+    """(T, B, D)"""
+
+
+@dataclass(frozen=True)
 class LstmDecoder:
     """A decoder of one LSTM layer, and where it starts."""
 
@@ -157,6 +169,8 @@ class LstmDecoder:
     """(B, N) bool; a list ends when none of these items is left."""
     limit: float
     """Arguments of the pointer are clamped to ± this."""
+    trace: LstmTrace | None = None
+    """Written, if it is there."""
 
 
 @dataclass(frozen=True)

@@ -208,13 +208,21 @@ int lstm_encode(gemm_function *gemm, const lstm *layer, int64_t steps, int64_t l
     return failed;
 }
 
-/* The decoder of one LSTM layer: `LstmDecoder` in Python. `keep` (lists, d) may be null. */
+/* The decoder of one LSTM layer: `LstmDecoder` in Python. `keep` (lists, d) may be null. What its gradient would need of each step,
+ * gates (steps, lists, 4d) and states after it (steps, lists, d), is kept if there is room for it. */
 typedef struct {
     lstm layer;
     float limit; /* of the arguments of the pointer */
     const float *items, *go, *w_dec, *keep, *h, *c;
     const uint8_t *wanted; /* (lists, n): a list ends when none of these is left */
+    float *kept_gates, *kept_c, *kept_h;
 } decoder;
+
+static void keep_step(const decoder *net, int64_t d, int64_t place, const float *gates, const float *c, const float *h) {
+    memcpy(net->kept_gates + place * 4 * d, gates, 4 * (size_t)d * sizeof(float));
+    memcpy(net->kept_c + place * d, c, (size_t)d * sizeof(float));
+    memcpy(net->kept_h + place * d, h, (size_t)d * sizeof(float));
+}
 
 /* Some lists, from the first step until each has ended; `memory` holds 9 d + inputs floats a list. */
 static void decode_block(gemm_function *gemm, const decoding *now, const decoder *net, int64_t first, int64_t rows,
@@ -237,6 +245,8 @@ static void decode_block(gemm_function *gemm, const decoding *now, const decoder
     }
     for (int64_t step = 0; step < now->steps && active; step++) {
         lstm_step(gemm, &net->layer, active, x, h, c, gates, c_next, h_next);
+        for (int64_t r = 0; net->kept_gates && r < active; r++)
+            keep_step(net, d, step * now->lists + list[r], gates + r * 4 * d, c_next + r * d, h_next + r * d);
         const float *output = h_next;
         if (net->keep) {
             for (int64_t r = 0; r < active; r++)

@@ -141,6 +141,7 @@ class _CDecoder(ctypes.Structure):
         ("layer", CLstm),
         ("limit", _NUMBER),
         *[(name, _POINTER) for name in ("items", "go", "w_dec", "keep", "h", "c", "wanted")],
+        *[(name, _POINTER) for name in ("kept_gates", "kept_c", "kept_h")],
     ]
 
 
@@ -306,6 +307,8 @@ class NativeKernels:
     def lstm_decode(self, decoding: Decoding, decoder: LstmDecoder) -> None:
         """Take all steps of decoding, each list until none of its wanted items is left."""
         others = addresses(decoder.items, decoder.go, decoder.w_dec, decoder.keep, decoder.h, decoder.c, decoder.wanted)
+        if (trace := decoder.trace) is not None:
+            others += addresses(trace.gates, trace.c, trace.h)
         now, net = _CDecoding.of(decoding), _CDecoder(CLstm.of(decoder.layer), decoder.limit, *others)
         _check_memory(self.library.lstm_decode(self.gemm, ctypes.byref(now), ctypes.byref(net)))
 
