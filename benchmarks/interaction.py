@@ -23,8 +23,7 @@ from benchmarks.tables import Rows
 from benchmarks.timing import best_seconds
 from seq2slate.config import configure
 from seq2slate.data.lists import ItemLists
-from seq2slate.model.coordinates import KnownCoordinates
-from seq2slate.model.network import InputLists
+from seq2slate.model.network import InputLists, KnownCoordinates
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.training.objectives import Objective
 

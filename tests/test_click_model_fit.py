@@ -22,8 +22,8 @@ from seq2slate.model.interactions import ClickLikelihood, PairwiseInteraction
 from seq2slate.model.network import InputLists
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.progress import TrainingProgress
-from seq2slate.training.click_model import ClickModelFit, LabelledInputs
 from seq2slate.training.fit import History, _Judged, _Run, advice, run_training
+from seq2slate.training.objectives import ClickModelFit, LabelledInputs
 from tests.test_fit import columned_lists
 
 pytestmark = pytest.mark.filterwarnings("ignore::seq2slate.errors.DataWarning")
@@ -109,9 +109,13 @@ def test_the_penalty_is_that_of_the_gaussian_priors() -> None:
 
 
 def lists_of_groups(n_lists: int, seed: int) -> ItemLists:
-    """Lists of items of two groups, far apart in the first column, clicked by exactly this model."""
+    """Lists of items of two groups, far apart in the first column, clicked by exactly this model.
+
+    The groups are equally large, so that a distance quantile says whether a pair is of one group.
+    """
     rng = np.random.default_rng(seed)
-    groups, quality = rng.integers(2, size=(n_lists, N_ITEMS)), rng.normal(size=(n_lists, N_ITEMS))
+    groups = rng.permuted(np.tile(np.arange(N_ITEMS) % 2, (n_lists, 1)), axis=1)
+    quality = rng.normal(size=(n_lists, N_ITEMS))
     labels = np.zeros((n_lists, N_ITEMS), np.float32)
     for item in range(N_ITEMS):
         labels[:, item] = rng.random(n_lists) < 1 / (1 + np.exp(-true_logits(groups, quality, labels)[:, item]))
@@ -148,7 +152,7 @@ def fit_click_model(model: SlateModel, train: ItemLists, valid: ItemLists, confi
 def test_the_effects_that_made_the_clicks_are_found() -> None:
     train, valid = lists_of_groups(2000, seed=1), lists_of_groups(500, seed=2)
     model = SlateModel.create(train, replace(PAIRWISE, base_prior=False))
-    config = TrainingConfig(batch_size=50, learning_rate=3e-3, click_model_steps=800)
+    config = TrainingConfig(batch_size=50, learning_rate=3e-3, click_model_steps=2000)
     before = ClickModelFit(model.network, labelled(valid, model), config).mean_log_likelihood()
     after = fit_click_model(model, train, valid, config).mean_log_likelihood()
     truth = true_log_likelihood(valid)
@@ -160,8 +164,8 @@ def test_the_effects_that_made_the_clicks_are_found() -> None:
     groups = torch.from_numpy(valid.features.reshape(-1, N_ITEMS, 2)[:, :, 0] > 10)
     lower, upper = torch.tril_indices(N_ITEMS, N_ITEMS, -1)
     same = groups[:, lower] == groups[:, upper]
-    assert float(clicks.effects[same].mean()) == pytest.approx(REPELS, abs=0.25)
-    assert float(clicks.effects[~same].mean()) == pytest.approx(0.0, abs=0.25)
+    assert float(clicks.effects[same].mean()) == pytest.approx(REPELS, abs=0.2)
+    assert float(clicks.effects[~same].mean()) == pytest.approx(0.0, abs=0.2)
 
 
 def test_the_weights_of_the_most_likely_epoch_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,8 @@ from torch import Tensor
 from seq2slate.config import NetworkConfig
 from seq2slate.data.lists import IntArray, ItemLists
 from seq2slate.model.backends.pairs import STEPS
-from seq2slate.model.coordinates import KnownCoordinates
 from seq2slate.model.interactions import NoInteraction, PairwiseInteraction
-from seq2slate.model.network import InputLists
+from seq2slate.model.network import InputLists, KnownCoordinates
 from seq2slate.model.slate_model import SlateModel
 
 LENGTHS = np.array([5, 1, 0, 12, 2, 7])

@@ -36,14 +36,12 @@ from seq2slate.estimator import check_labels
 from seq2slate.evaluation.statistics import randomisation_test
 from seq2slate.html import table
 from seq2slate.metrics import Measure, measure_ranker
-from seq2slate.model.coordinates import MOST_BYTES, KnownCoordinates
-from seq2slate.model.network import InputLists, SlateNetwork
+from seq2slate.model.network import MOST_BYTES, InputLists, KnownCoordinates, SlateNetwork
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.progress import TrainingProgress
 from seq2slate.saving import FORMAT
 from seq2slate.training.callbacks import Callback, EpochFunction, EpochReport, StepReport, as_callback, ends_run
-from seq2slate.training.click_model import ClickModelFit, LabelledInputs
-from seq2slate.training.objectives import Objective
+from seq2slate.training.objectives import ClickModelFit, LabelledInputs, Objective
 
 _FEW_LISTS = 1000
 _FEWEST_EPOCHS = 3
