@@ -233,6 +233,34 @@ def test_the_sequence_loss_leaves_the_click_model_as_it_was_fitted(monkeypatch: 
     assert torch.equal(model.network.get_parameter("interaction.heads"), first["interaction.heads"])
 
 
+def test_lists_without_a_click_teach_the_click_model_and_not_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    lists = lists_of_groups(40, seed=1)
+    assert lists.labels is not None
+    labels = lists.labels.copy().reshape(40, N_ITEMS)
+    labels[:25] = 0  # and these are never the lists of a step of the network
+    lists = replace(lists, labels=labels.ravel())
+    read: dict[str, set[int]] = {"click model": set(), "network": set()}
+    of_click_model, of_network = ClickModelFit._step, _Run._step
+
+    def note_click_model(self: ClickModelFit, optimiser: Any, given: Any, index: Any, *more: Any, **named: Any) -> None:
+        read["click model"] |= set(index.tolist())
+        of_click_model(self, optimiser, given, index, *more, **named)
+
+    def note_network(self: _Run, inputs: Any, given: Any, index: Any) -> None:
+        read["network"] |= set(index.tolist())
+        of_network(self, inputs, given, index)
+
+    monkeypatch.setattr(ClickModelFit, "_step", note_click_model)
+    monkeypatch.setattr(_Run, "_step", note_network)
+    run_training(SlateModel.create(lists, PAIRWISE), lists, lists_of_groups(30, seed=2), QUICK, quiet=True)
+    assert read["click model"] == set(range(40))
+    assert read["network"] == {number for number in range(40) if labels[number].any()}
+    read["network"].clear()
+    model = SlateModel.create(lists, NetworkConfig(hidden=8))
+    run_training(model, lists, lists_of_groups(30, seed=2), QUICK, quiet=True)
+    assert read["network"] == set(range(int(labels.any(1).sum()))), "others are not even encoded"
+
+
 def test_only_weights_that_learn_count_when_gradients_are_clipped(monkeypatch: pytest.MonkeyPatch) -> None:
     norms, step = list[float](), torch.optim.Adam.step
 
