@@ -195,8 +195,8 @@ def below_diagonal(values: Tensor, n_items: int) -> Tensor:
 def mixed_effects(logits: Tensor, effects: Tensor) -> Tensor:
     """Return μ(l, φ) = log(1 - σ(l) + σ(l) e^φ): what an item with log-odds l of a click does to those of another.
 
-    >>> mixed_effects(torch.tensor([-50.0, 0.0, 50.0]), torch.tensor(-2.0))
-    tensor([ 0.0000, -0.5662, -2.0000])
+    >>> mixed_effects(torch.tensor([-3.0, 0.0, 50.0]), torch.tensor(-2.0))
+    tensor([-0.0419, -0.5662, -2.0000])
 
     softplus(x) is max(x, 0) + softplus(-|x|): the difference of the maxima is written so that it has all the digits of
     φ, however large l is.
