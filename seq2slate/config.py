@@ -61,6 +61,9 @@ class NetworkConfig:
     """Whether the base position is an input column."""
     initial_range: float = 0.1
     """Weights start uniformly in ± this range."""
+    memory_span: float | None = None
+    """The units of an LSTM start with memories of different length, from one item to so many; if not given, all
+    forget half of what they hold with every item."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -68,6 +71,10 @@ class NetworkConfig:
             raise UsageError("hidden, layers, heads and embedding must be at least 1")
         if not 0 <= self.dropout < 1:
             raise UsageError(f"dropout must be at least 0 and below 1, got {self.dropout}")
+        if self.memory_span is not None and not 1 < self.memory_span < math.inf:
+            raise UsageError(f"memory_span must be a number above 1, got {self.memory_span}")
+        if self.memory_span is not None and self.cell != "lstm":
+            raise UsageError(f"memory_span is about the forget gates of an LSTM; {self.cell} has none")
         component("seq2slate.model.encoders:ENCODERS", self.encoder).check_options(self)
 
 
