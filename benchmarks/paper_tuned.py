@@ -41,14 +41,14 @@ Row = dict[str, Any]
 _POLICY_GRADIENT = {"policy": "sampling", "credit": "reward-to-go"}
 VARIANTS: dict[str, dict[str, Any]] = {
     "MART on the clicks": {"ranker": "mart"},
-    "preset paper": {"preset": "paper", "epochs": 15},
+    "preset paper": {"preset": "paper"},
     "paper-tuned": {},
     "one-step decoder": {"decoder": "one-step"},
     "without the group lasso": {"group_lasso": 0.0},
-    "group lasso 0.001": {"group_lasso": 0.001},
-    "group lasso 0.005": {"group_lasso": 0.005},
+    "group lasso 0.003": {"group_lasso": 0.003},
     "without averaged weights": {"averaging": 0.0},
-    "without the base position": {"position_input": False},
+    "without the memory span": {"memory_span": None},
+    "the base position as a column": {"position_input": True},
     "whole lists": {"max_items": None},
     "learning rate 1e-3": {"learning_rate": 1e-3},
     "learning rate 3e-3": {"learning_rate": 3e-3},

@@ -223,12 +223,13 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "paper-tuned": _SHORT_RUN
     | {
         "hidden": 64,
-        "position_input": True,
+        "memory_span": 110.0,
         "learning_rate": 1e-2,
-        "group_lasso": 0.002,
+        "group_lasso": 0.001,
         "averaging": 0.998,
         "max_items": 60,
-        "epochs": 15,
+        "epochs": 40,
+        "steps": 12_000,
     },
     "dlcm": _ONE_STEP | {"cell": "gru", "reversed_input": True},
     "prm": _SELF_ATTENTION | {"position_embedding": True},
