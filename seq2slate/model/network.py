@@ -17,6 +17,7 @@ The one-step decoder takes the scores s_i^1 for all steps. Options beyond the pa
   the base order and learns corrections. It starts at -log(1 + i). Without an interaction b_i is this prior.
 - `interaction`: b_i and a_ki compare an item with those above it in base order and those placed before it.
 - `encoder="attention"`: self-attention takes the place of the recurrent encoder.
+- `memory_span`: units of an LSTM start with memories of different length; nothing is computed otherwise.
 
 The numbers that all backends share have names and are defined once: `layers.LIMIT`, `PRIOR_POSITIONS` here,
 `encoders.LAST_POSITION`, and those of `interactions`.
