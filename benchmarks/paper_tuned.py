@@ -8,7 +8,8 @@ The lists that choose the epoch are those of the table, so the figures are a lit
 Rows are written to benchmarks/paper_tuned.json as soon as they are done; one that is there, with the same sizes and
 options, is not run again. `--only NAME` runs some of them.
 
-`--test 2000` trains the preset with both decoders, and MART, and reads so many test lists, once: means with intervals.
+`--test 2000` trains the preset with both decoders, and MART, and reads so many test lists, once: means with intervals,
+and the paired differences of the preset to the others.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from seq2slate.baselines.trees import Mart
 from seq2slate.config import PRESETS
 from seq2slate.data.lists import ItemLists, Split
 from seq2slate.data.ranker import BaseOrder, Ranker
+from seq2slate.evaluation.statistics import bootstrap_interval
 from seq2slate.metrics import Measure, measure_ranker
 from seq2slate.simulation.clicks import shown_clicks
 
@@ -41,14 +43,14 @@ Row = dict[str, Any]
 _POLICY_GRADIENT = {"policy": "sampling", "credit": "reward-to-go"}
 VARIANTS: dict[str, dict[str, Any]] = {
     "MART on the clicks": {"ranker": "mart"},
-    "preset paper": {"preset": "paper", "epochs": 15},
+    "preset paper": {"preset": "paper"},
     "paper-tuned": {},
     "one-step decoder": {"decoder": "one-step"},
     "without the group lasso": {"group_lasso": 0.0},
-    "group lasso 0.001": {"group_lasso": 0.001},
-    "group lasso 0.005": {"group_lasso": 0.005},
+    "group lasso 0.0025": {"group_lasso": 0.0025},
     "without averaged weights": {"averaging": 0.0},
-    "without the base position": {"position_input": False},
+    "without the memory span": {"memory_span": None},
+    "the base position as a column": {"position_input": True},
     "whole lists": {"max_items": None},
     "learning rate 1e-3": {"learning_rate": 1e-3},
     "learning rate 3e-3": {"learning_rate": 3e-3},
@@ -131,7 +133,13 @@ def run_test(sizes: argparse.Namespace) -> None:
         rankers[name] = ranker = fitted(VARIANTS[name], split, sizes.seed)
         told = f", {ranker.history_}" if isinstance(ranker, Reranker) else ""
         print(f"{name}: {time.monotonic() - began:.0f} s{told}", flush=True)
-    print(evaluate(rankers, split.test, user=USER, measures=["MAP", "NDCG@5", "NDCG@10"]))
+    result = evaluate(rankers, split.test, user=USER, measures=["MAP", "NDCG@5", "NDCG@10"])
+    print(result)
+    for other in ("base", "MART on the clicks", "one-step decoder"):
+        for measure in ("NDCG@10", "re-shown clicks@10"):
+            difference = result.per_list["paper-tuned", measure] - result.per_list[other, measure]
+            low, high = bootstrap_interval(difference)
+            print(f"paper-tuned less {other}, {measure}: {np.nanmean(difference):+.4f} ({low:+.4f} to {high:+.4f})")
 
 
 def main() -> None:

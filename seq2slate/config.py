@@ -60,6 +60,9 @@ class NetworkConfig:
     """Whether the base position is an input column."""
     initial_range: float = 0.1
     """Weights start uniformly in ± this range."""
+    memory_span: float | None = None
+    """The units of an LSTM start with memories of different length, from one item to so many; if not given, all
+    forget half of what they hold with every item."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -67,6 +70,10 @@ class NetworkConfig:
             raise UsageError("hidden, layers, heads and embedding must be at least 1")
         if not 0 <= self.dropout < 1:
             raise UsageError(f"dropout must be at least 0 and below 1, got {self.dropout}")
+        if self.memory_span is not None and not 1 < self.memory_span < math.inf:
+            raise UsageError(f"memory_span must be a number above 1, got {self.memory_span}")
+        if self.memory_span is not None and self.cell != "lstm":
+            raise UsageError(f"memory_span is about the forget gates of an LSTM; {self.cell} has none")
         component("seq2slate.model.encoders:ENCODERS", self.encoder).check_options(self)
 
 
@@ -211,12 +218,13 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "paper-tuned": _SHORT_RUN
     | {
         "hidden": 64,
-        "position_input": True,
+        "memory_span": 110.0,
         "learning_rate": 1e-2,
-        "group_lasso": 0.002,
+        "group_lasso": 0.001,
         "averaging": 0.998,
         "max_items": 60,
-        "epochs": 15,
+        "epochs": 40,
+        "steps": 12_000,
     },
     "dlcm": _ONE_STEP | {"cell": "gru", "reversed_input": True},
     "prm": _SELF_ATTENTION | {"position_embedding": True},

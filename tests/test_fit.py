@@ -367,6 +367,13 @@ def test_the_paper_preset_is_the_papers() -> None:
     assert (training.policy, training.loss, training.credit) == ("sampling", "cross-entropy", "return")
 
 
+def test_the_tuned_preset_has_the_network_of_the_paper() -> None:
+    network, training = configure("paper-tuned")
+    plain = NetworkConfig(hidden=network.hidden, memory_span=network.memory_span)
+    assert network == plain, "LSTM encoder and pointer decoder; no prior, interaction or column of the position"
+    assert (training.loss, training.click_likelihood_weight, training.falls_back) == ("cross-entropy", 0.0, False)
+
+
 def test_a_tenth_is_held_out_and_the_folder_is_written(tmp_path: Path) -> None:
     reranker = Reranker("paper", epochs=1).fit(TRAIN, quiet=True)
     reranker.save(tmp_path / "model")

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -292,6 +293,37 @@ def test_a_fresh_network_starts_in_its_range_and_with_the_base_order() -> None:
     small.reset_parameters(torch.Generator().manual_seed(0))
     slates = small.decoder.decode(small.encode(slow.random_inputs(RICH, [20, 4], seed=0))).slates
     assert slates[0].tolist() == list(range(20))
+
+
+def test_units_start_with_memories_of_one_item_up_to_the_span() -> None:
+    networks = [SlateNetwork(RICH, NetworkConfig(hidden=8, memory_span=span)) for span in (None, 50.0)]
+    for network in networks:
+        network.reset_parameters(torch.Generator().manual_seed(0))
+    without, spread = (dict(network.named_parameters()) for network in networks)
+    lengths = torch.tensor([50 ** (k / 8) for k in range(1, 9)])
+    biases = [name for name in without if name in ("encoder.layers.0.0.bias", "decoder.layers.0.bias")]
+    assert len(biases) == 2
+    for name, weight in without.items():
+        added = (spread[name] - weight).detach()
+        if name in biases:
+            gates = added.view(4, 8)
+            torch.testing.assert_close(torch.sigmoid(gates[0]), 1 / lengths, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(torch.sigmoid(gates[1]), 1 - 1 / lengths, rtol=1e-4, atol=1e-6)
+            added = gates[2:]
+        assert added.abs().max() == 0, name
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"memory_span": 1.0}, "must be a number above 1"),
+        ({"memory_span": math.inf}, "must be a number above 1"),
+        ({"memory_span": 9.0, "cell": "gru"}, "gru has none"),
+    ],
+)
+def test_a_memory_span_that_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        NetworkConfig(**options)
 
 
 def test_dropout_takes_the_same_columns_of_a_list_at_every_step_and_keeps_the_mean() -> None:

@@ -126,6 +126,18 @@ class LstmLayer(RecurrentLayer):
     def input_weights(self) -> Tensor:  # noqa: D102
         return self.weight_input
 
+    @torch.no_grad()
+    def spread_memory(self, span: float) -> None:
+        """Have unit k = 1 … D forget over T_k = span^(k / D) items: σ(f) = 1 - 1 / T_k and σ(i) = 1 / T_k.
+
+        This is the chrono initialisation of Tallec and Ollivier (2018), evenly on a logarithmic scale: a list is read
+        item by item, and what a score needs may be the item itself or what stands far above it.
+        """
+        lengths = span ** (torch.arange(1, self.n_units + 1) / self.n_units)
+        inputs, forget = self.bias.chunk(4)[:2]
+        inputs -= torch.log(lengths - 1)
+        forget += torch.log(lengths - 1)
+
     def _scan(
         self, x: Tensor, rows: list[int], state: State, start: Tensor | None, last: Tensor
     ) -> tuple[Tensor, State]:

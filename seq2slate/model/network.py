@@ -17,6 +17,7 @@ The one-step decoder takes the scores s_i^1 for all steps. Options beyond the pa
   the base order and learns corrections. It starts at -log(1 + i). Without an interaction b_i is this prior.
 - `interaction`: b_i and a_ki compare an item with those above it in base order and those placed before it.
 - `encoder="attention"`: self-attention takes the place of the recurrent encoder.
+- `memory_span`: units of an LSTM start with memories of different length; nothing is computed otherwise.
 
 The numbers that all backends share have names and are defined once: `layers.LIMIT`, `PRIOR_POSITIONS` here,
 `encoders.LAST_POSITION`, and those of `interactions`.
@@ -45,7 +46,7 @@ from seq2slate.model.backends.pairs import PlacedPairs, in_16_bits
 from seq2slate.model.decoders import DECODERS, Encoded
 from seq2slate.model.encoders import ENCODERS
 from seq2slate.model.interactions import INTERACTIONS, PARAM_SCALE, ClickLikelihood, Interaction, ScoreTerms
-from seq2slate.model.layers import LIMIT, Keys, State
+from seq2slate.model.layers import LIMIT, Keys, LstmLayer, State
 
 PRIOR_POSITIONS = 64
 """Base positions with a prior of their own; the last is that of all positions after it, too."""
@@ -245,13 +246,17 @@ class SlateNetwork(nn.Module):
     def reset_parameters(self, generator: torch.Generator) -> None:
         """Draw all weights uniformly from ±initial_range; the base prior starts at the base order.
 
-        Encoders and interactions may start otherwise.
+        Encoders and interactions may start otherwise, and so do the gates of an LSTM with a `memory_span`.
         """
         initial_range = self.config.initial_range
         with torch.no_grad():
             for parameter in self.parameters():
                 parameter.uniform_(-initial_range, initial_range, generator=generator)
             self.encoder.reset_parameters(generator, initial_range)
+            if self.config.memory_span is not None:
+                for module in self.modules():
+                    if isinstance(module, LstmLayer):
+                        module.spread_memory(self.config.memory_span)
             if self.prior is not None:
                 self.prior.copy_(-torch.log1p(torch.arange(PRIOR_POSITIONS)) / PARAM_SCALE)
             self.interaction.reset_parameters(generator)

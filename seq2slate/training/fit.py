@@ -1,8 +1,8 @@
 """Train a model on clicked lists: shuffled batches, the best epoch by a validation measure, runs that can be resumed.
 
-Everything random comes from the seed, and a checkpoint holds all that the run is: weights, optimiser, moving average,
-random state and place in the epoch. A run that was killed and is resumed ends with the very same weights as one that
-was not.
+Everything random comes from the seed, and a checkpoint holds all that the run is: weights and their averages,
+optimiser, moving average of the loss, random state and place in the epoch. A run that was killed and is resumed ends
+with the very same weights as one that was not.
 """
 
 from __future__ import annotations
@@ -488,7 +488,8 @@ class _Run:
         self.progress = Progress(**found.values["progress"])
         self.network.load_state_dict(_with_prefix(found.tensors, "network."))
         self.best_weights = _with_prefix(found.tensors, "best.")
-        self.averages = _with_prefix(found.tensors, "average.")
+        averages = _with_prefix(found.tensors, "average.")
+        self.averages = {name: tensor.to(self.model.device) for name, tensor in averages.items()}
         self._restore_optimiser(_with_prefix(found.tensors, "optimiser."))
         self.objective.baseline = found.tensors["baseline"]
         self.generator.set_state(found.tensors["generator"])
