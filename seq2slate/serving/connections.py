@@ -134,7 +134,7 @@ class LimitedConnection(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         """Start a request whose turn it is; a hot one may hand over its response as a whole."""
         if "extensions" in cycle.scope:
-            cycle.scope["extensions"][RESPOND] = partial(self._respond, cycle)  # type: ignore[index]
+            cycle.scope["extensions"][RESPOND] = partial(self._respond, cycle)  # type: ignore[assignment]
         super()._start_asgi_task(cycle, app)
 
     async def _respond(self, cycle: RequestResponseCycle, body: bytes) -> None:
