@@ -108,11 +108,11 @@ def summary(gains: Sequence[Gain], mine: str) -> str:
     low_end = sum(one.gain.low is not None and one.gain.low < -LOW_END * one.base for one in gains)
     behind = sum(one.lead is not None and one.lead.high is not None and one.lead.high < 0 for one in gains)
     shares = [one.share for one in gains if one.has_room and one.share is not None]
-    closed = f"{sum(shares) / len(shares):.0%} of the gap closed" if shares else "no gap to close"
+    mean = f"{sum(shares) / len(shares):.0%}" if shares else "nothing"
     return (
         f"{mine}, {len(gains)} cells: {below} below the base order by more than {HARM:.1%}; {low_end} with a lower end "
-        f"below {-LOW_END:.1%}; {closed} on average over the {len(shares)} whose ceiling is at least {ROOM:.0%} above "
-        f"the base order; {behind} behind the best pointwise ranker outside the interval."
+        f"below {-LOW_END:.1%}; {mean} of the gap closed on average over the {len(shares)} whose ceiling is at least "
+        f"{ROOM:.0%} above the base order; {behind} behind the best pointwise ranker outside the interval."
     )
 
 

@@ -40,7 +40,7 @@ from seq2slate.evaluation.comparison import (
     percent_text,
 )
 from seq2slate.evaluation.paper import paper_values
-from seq2slate.evaluation.sheets import Sheet, table_sheets, title_of
+from seq2slate.evaluation.sheets import Sheet, table_sheets, title_of, wrapped
 from seq2slate.html import Html, Section, chart, element, page, table
 
 Pictures: TypeAlias = Mapping[str, tuple[figures.Chart | None, str]]
@@ -90,7 +90,7 @@ def markdown(run_dir: str | os.PathLike[str]) -> str:
     if run.battery is not None:
         sheets += battery_sheets(Battery.of(run.battery))
     command = f"```\n{origin['command']}\n```" if origin.get("command") else ""
-    parts = [command, *map(str, origin.get("notes") or []), *(sheet.markdown() for sheet in sheets)]
+    parts = [command, *(wrapped(str(note)) for note in origin.get("notes") or []), *(sheet.markdown() for sheet in sheets)]
     return "\n\n".join(filter(None, parts))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from textwrap import fill
 from typing import NamedTuple
 
 from seq2slate.evaluation.comparison import (
@@ -17,6 +18,8 @@ from seq2slate.evaluation.comparison import (
 )
 from seq2slate.evaluation.paper import TITLES
 
+_COLUMNS = 120
+
 
 class Sheet(NamedTuple):
     """A table of text."""
@@ -25,6 +28,16 @@ class Sheet(NamedTuple):
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
+
+    def without_empty_columns(self) -> Sheet:
+        """Return it without the columns in which no row has a text.
+
+        >>> Sheet("", ["a", "b"], [["1", ""]]).without_empty_columns().header
+        ['a']
+        """
+        kept = [number for number in range(len(self.header)) if any(row[number] for row in self.rows)]
+        rows = [[row[number] for number in kept] for row in self.rows]
+        return self._replace(header=[self.header[number] for number in kept], rows=rows)
 
     def markdown(self) -> str:
         r"""Return it as Markdown, under its title.
@@ -43,7 +56,7 @@ class Sheet(NamedTuple):
         rows = [f"| {' | '.join(line)} |" for line in cells]
         rows[1] = rows[1].replace(" ", "")
         title = [f"### {self.title}", ""] if self.title else []
-        return "\n".join([*title, *rows, *(f"\n{note}" for note in self.notes)])
+        return "\n".join([*title, *rows, *(f"\n{wrapped(note)}" for note in self.notes)])
 
 
 def table_sheets(name: str, rows: Rows) -> Iterator[Sheet]:
@@ -55,12 +68,13 @@ def table_sheets(name: str, rows: Rows) -> Iterator[Sheet]:
         for ranker in comparison.rankers
     ]
     note = "Trained on: lists × seeds. Mean ± half the width of its 95% interval over lists and seeds."
-    yield Sheet(title_of(name), ["ranker", "trained on", *metrics], means, [note])
+    yield Sheet(title_of(name), ["ranker", "trained on", *metrics], means, [note]).without_empty_columns()
     views = [metric for metric in (comparison.main_metric, SHOWN_METRIC) if metric in metrics]
     header = ["ranker"]
     for metric in views:
         header += [f"{metric} against {comparison.against}", f"gap closed, {metric}"]
-    yield Sheet("", [*header, "paper: Web30k", "paper: Yahoo"], list(_differences(name, comparison, views)))
+    header += ["paper: Web30k", "paper: Yahoo"]
+    yield Sheet("", header, list(_differences(name, comparison, views))).without_empty_columns()
 
 
 def _mean(name: str, comparison: Comparison, ranker: str, metric: str) -> str:
@@ -80,6 +94,11 @@ def _differences(name: str, comparison: Comparison, views: Sequence[str]) -> Ite
             cells.append("" if is_reference(ranker) else share_text(comparison.gap_closed(ranker, metric)))
         paper = cell_text(name, comparison, ranker, comparison.main_metric).paper or ("", "")
         yield [*cells, *paper]
+
+
+def wrapped(text: str) -> str:
+    """Return a text in lines that fit a screen, as the documents have it."""
+    return fill(text, _COLUMNS, break_long_words=False, break_on_hyphens=False)
 
 
 def title_of(name: str) -> str:

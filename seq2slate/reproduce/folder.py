@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -129,9 +130,11 @@ def finish_part(
     out: Path, part: str, run: Mapping[str, Any], printed: Iterable[RenderableType], console: Console
 ) -> None:
     """Write how a part was made and what is printed of it, then text and report of the whole run."""
-    command = " ".join(["seq2slate", *sys.argv[1:]])
+    command = shlex.join(["seq2slate", *sys.argv[1:]])
     write_json(out / part / "run.json", {**run, "command": command, "versions": _versions()})
     kept = list(printed)
+    if not console.is_terminal:
+        console.width = max(_WIDTH, console.width)
     with atomic_path(out / part / "tables.txt") as partial, partial.open("w", encoding="utf-8") as file:
         plain = Console(file=file, width=_WIDTH, color_system=None)
         for one in kept:

@@ -324,10 +324,9 @@ def paper_row(table: str, name: str) -> str:
     recipe = RECIPES[name]
     if not isinstance(recipe, NetworkRecipe) or name in LATER:
         return name
-    is_ablation = not TABLES[table].claim
-    if not recipe.variant:
-        return _PAPERS_ROW[_policy(recipe.preset)] if is_ablation else "seq2slate"
-    return _PAPERS_ROW.get(recipe.variant, name)
+    if TABLES[table].claim:
+        return "seq2slate" if name in (PAPER, PAPER_TUNED) else name
+    return _PAPERS_ROW.get(recipe.variant or _policy(recipe.preset), name)
 
 
 # Rows and cells

@@ -197,7 +197,8 @@ def _notes(facts: Sequence[Mapping[str, Any]], written: PrintedRows) -> Iterator
         "learns what a click changes for the other items, by their distances in the list."
     )
     for name, rows in written.tables.items():
-        yield from _ceiling_note(name, Comparison(rows))
+        if TABLES[name].claim:
+            yield from _ceiling_note(name, Comparison(rows))
     yield figures.RULE
 
 
