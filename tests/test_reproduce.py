@@ -16,12 +16,15 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
 from seq2slate.data.files import read, write, write_split
 from seq2slate.data.lists import ItemLists, Split
 from seq2slate.errors import DataError, UsageError
+from seq2slate.evaluation.battery import Battery, battery_notes, battery_sheets
 from seq2slate.evaluation.comparison import Comparison
 from seq2slate.evaluation.report import markdown
 from seq2slate.reproduce import folder, run, workers
@@ -35,11 +38,11 @@ from seq2slate.reproduce.plan import (
     FULL,
     ONE_STEP,
     PAPER,
+    PAPER_TARGETS,
     PAPER_TUNED,
     QUICK,
     RECIPES,
     TABLES,
-    PAPER_TARGETS,
     USUAL,
     Cell,
     NetworkRecipe,
@@ -52,7 +55,7 @@ from seq2slate.reproduce.plan import (
     rows_of,
     sizes_of,
 )
-from seq2slate.reproduce.results import CellResult, Results, paired
+from seq2slate.reproduce.results import CellResult, Results
 from seq2slate.reproduce.tables import undecided
 from seq2slate.reproduce.work import do_cell
 from seq2slate.reproduce.workers import CellBar, Failure, do_cells
@@ -463,6 +466,179 @@ def test_a_broken_cell_is_named(tmp_path: Path, content: bytes) -> None:
         CellResult.load(tmp_path / "cell.npz")
 
 
+# The battery of users
+
+TWO_USERS = ("diverse, cosine", "fatigue")
+BATTERY_TINY = RunSettings(items=6, train=40, valid=20, test=30, seeds=2, epochs=1)
+
+
+@pytest.fixture(scope="module")
+def battery(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two users in one world."""
+    out = tmp_path_factory.mktemp("battery") / "run"
+    work = partial(run_battery, out, BATTERY_TINY, worlds=["topics"], users=TWO_USERS)
+    failures, _ = printed_by(work, with_report=True)
+    assert failures == {}
+    return out
+
+
+def test_the_battery_has_every_user_by_both_views(battery: Path) -> None:
+    content = json.loads((battery / "battery.json").read_text())
+    rows = {(row["user"], row["metric"], row["ranker"]): row for row in content["rows"]}
+    assert {user for user, _, _ in rows} == set(TWO_USERS)
+    assert {metric for _, metric, _ in rows} == {"re-shown clicks@10", "NDCG@10"}
+    assert {ranker for _, _, ranker in rows} == {
+        "base order", "MART", "LambdaMART", "MMR", PAPER_TUNED, DEFAULT, *CEILINGS,
+    }  # fmt: skip
+    seeds = {ranker: len(row["seeds"]) for (_, _, ranker), row in rows.items()}
+    assert seeds == {ranker: 2 if ranker in (PAPER_TUNED, DEFAULT) else 1 for ranker in seeds}
+    for difference in content["differences"]:
+        mine, other = (
+            rows[difference["user"], difference["metric"], difference[name]] for name in ("ranker", "against")
+        )
+        assert difference["ranker"] == DEFAULT
+        assert difference["mean"] == pytest.approx(mine["mean"] - other["mean"])
+        assert difference["low"] <= difference["mean"] <= difference["high"]
+
+
+def test_the_battery_goes_on_with_other_users_and_refuses_other_sizes(battery: Path) -> None:
+    cells = planned_battery(BATTERY_TINY, ["topics"], TWO_USERS).cells
+    with patch.object(workers, "do_cell", side_effect=AssertionError("done again")):
+        failures, printed = printed_by(
+            partial(run_battery, battery, BATTERY_TINY, worlds=["topics"], users=TWO_USERS[:1])
+        )
+    assert failures == {}
+    assert all(user in printed for user in TWO_USERS)  # what was asked for before is still there
+    assert all((battery / "battery" / "cells" / cell.file).exists() for cell in cells)
+    with pytest.raises(UsageError, match=r"settings\.train is 40 there and 50 now"):
+        printed_by(partial(run_battery, battery, replace(BATTERY_TINY, train=50)))
+    with pytest.raises(UsageError, match="the battery has no 'nobody'"):
+        planned_battery(BATTERY_TINY, users=["nobody"])
+
+
+def test_a_folder_takes_the_paper_and_the_battery(battery: Path) -> None:
+    failures, _ = reproduce("figure2", battery)
+    assert failures == {}
+    made = json.loads((battery / "run.json").read_text())
+    assert set(made["data"]) == {"paper", "battery"}
+    assert "Battery of users" in (battery / "report.html").read_text()
+
+
+def test_the_battery_is_summed_up() -> None:
+    def rows(user: str, base: float, mine: float, ceiling: float) -> list[dict[str, object]]:
+        means = {"base order": base, "mine": mine, "MART": 0.5, "LambdaMART": 0.48, "ceiling on logged labels": ceiling}
+        return [
+            {"world": "w", "user": user, "ranker": ranker, "metric": "MAP", "mean": mean}
+            for ranker, mean in means.items()
+        ]
+
+    def against(user: str, other: str, mean: float, low: float, high: float) -> dict[str, object]:
+        place = {"world": "w", "user": user, "metric": "MAP", "ranker": "mine", "against": other}
+        return {**place, "mean": mean, "low": low, "high": high}
+
+    found = Battery(
+        [*rows("better", 0.4, 0.5, 0.6), *rows("worse", 0.4, 0.39, 0.41), *rows("level", 0.4, 0.399, 0.44)],
+        [
+            against("better", "base order", 0.1, 0.05, 0.15), against("better", "MART", 0.0, -0.01, 0.01),
+            against("worse", "base order", -0.01, -0.02, -0.005), against("worse", "MART", -0.11, -0.2, -0.05),
+            against("level", "base order", -0.001, -0.005, 0.004), against("level", "MART", -0.1, -0.2, -0.05),
+        ],
+        "mine", ["MART", "LambdaMART"],
+    )  # fmt: skip
+    (said,) = battery_notes(found)
+    assert said == (
+        "Battery of users, MAP, w: mine, 3 cells: 1 below the base order by more than 0.5%; 1 with a lower end below "
+        "-1.5%; 24% of the gap closed on average over the 2 whose ceiling is at least 5% above the base order; 2 "
+        "behind the best pointwise ranker outside the interval."
+    )  # (0.1 / 0.2 + -0.001 / 0.04) / 2
+    (sheet,) = battery_sheets(found)
+    assert sheet.rows[1][-3:] == ["-2.5% (-5.0 to -1.2)", "-22.0% (-40.0 to -10.0)", "below"]
+
+
+# Real logs
+
+
+def click_log(path: Path, n_lists: int = 60) -> None:
+    """Ids and a time; the file is not in the order of time, and one shop sells most."""
+    rng = np.random.default_rng(0)
+    lists = [
+        {
+            "list_id": f"q{hour}",
+            "hour": hour,
+            "item_id": [f"i{hour}{n}" for n in range(4)],
+            "shop": (shops := rng.permutation(["good", "bad", "ugly", "dear"]).tolist()),
+            "label": [float(rng.random() < (0.8 if shop == "good" else 0.05)) for shop in shops],
+        }
+        for hour in rng.permutation(n_lists).tolist()
+    ]
+    pq.write_table(pa.Table.from_pylist(lists), path)
+
+
+def test_logs_are_split_by_time_which_nobody_reads(tmp_path: Path) -> None:
+    click_log(tmp_path / "log.parquet")
+    train, valid, test = ClickLog("shop", str(tmp_path / "log.parquet"), time="hour").split()
+    assert [names(part) for part in (train, valid, test)] == [
+        [f"q{hour}" for hour in range(start, end)] for start, end in ((0, 42), (42, 48), (48, 60))
+    ]
+    assert set(train.categorical) == {"shop"}
+    assert not train.context
+    few = ClickLog("shop", str(tmp_path / "log.parquet"), time="hour", first=20).split()
+    assert sorted(names(few.train) + names(few.valid)) == sorted(names(train)[:20])
+    assert len(few.valid) == 2
+    assert names(few.test) == names(test)
+
+
+def test_logs_have_a_table_each_with_paired_differences(tmp_path: Path) -> None:
+    click_log(tmp_path / "log.parquet", 240)
+    described = tmp_path / "logs.toml"
+    described.write_text(
+        '[shop]\nfile = "log.parquet"\ntime = "hour"\n\n'
+        '[shop-first-20]\nfile = "log.parquet"\nfirst = 20\nignore = ["hour"]\n'
+    )
+    logs = read_logs(described, tmp_path)
+    settings = RunSettings(seeds=1, epochs=2)
+    work = partial(run_logs, tmp_path / "run", settings, logs)
+    failures, printed = printed_by(work, with_report=True)
+    assert failures == {}
+    assert "Log shop: 168 training, 24 validation and, later, 48 test lists, 4.0 items on average." in printed
+    for name, n_lists in (("shop", 168), ("shop-first-20", 18)):
+        rows = {(row["ranker"], row["metric"]): row for row in json_rows(tmp_path / "run", f"log-{name}")}
+        assert {ranker for ranker, _ in rows} == {DEFAULT, PAPER_TUNED, "MART", "LambdaMART", "base order"}
+        assert rows[DEFAULT, "NDCG@10"]["lists"] == n_lists
+        assert rows[DEFAULT, "NDCG@10"]["against"] == "base order"
+    learned, base = (
+        {row["ranker"]: row["mean"] for row in json_rows(tmp_path / "run", "log-shop") if row["metric"] == "MAP"}[name]
+        for name in ("MART", "base order")
+    )
+    assert learned > base + 0.1  # type: ignore[operator]
+    assert "Log shop-first-20" in (tmp_path / "run" / "report.html").read_text()
+    text = markdown(tmp_path / "run")
+    assert "### Log shop\n\n| ranker | trained on | NDCG@10 |" in text
+    assert "paper" not in text.partition("### Log shop")[2].replace("paper-tuned", "")  # no such column
+    with patch.object(workers, "do_cell", side_effect=AssertionError("done again")):
+        assert printed_by(work)[0] == {}
+    click_log(tmp_path / "log.parquet", 70)
+    with pytest.raises(UsageError, match="other data"):
+        printed_by(work)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "a log is a table with its name"),
+        ("[a]\ntime = 't'", "say which file it is"),
+        ("[a]\nfile = 'x'\nfrist = 3", "there is no 'frist' .did you mean 'first'"),
+        ("[a b]\nfile = 'x'", "logs.toml: "),
+        ("['a b']\nfile = 'x'", "small letters, digits and hyphens, not 'a b'"),
+        ("[a]\nfile = 'x'\nfirst = 1", "first must be at least 2"),
+    ],
+)
+def test_logs_that_cannot_be_told_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "logs.toml").write_text(text)
+    with pytest.raises((DataError, UsageError), match=said):
+        read_logs(tmp_path / "logs.toml", tmp_path)
+
+
 # Processes
 
 
@@ -576,6 +752,34 @@ def test_the_command_reproduces_and_says_what_is_wrong(tmp_path: Path) -> None:
         with patch("seq2slate.reproduce.run.reproduce", return_value={}) as called:
             seq2slate("reproduce", "table1", "--out", tmp_path / "other", *arguments)
         assert called.call_args.args[2].world == world
+    seq2slate("reproduce", "table1", "--out", tmp_path / "other", "--time", "hour", code=2)
+    seq2slate("reproduce", "table1", "--out", tmp_path / "other", "--user", "diverse", code=2)
     with patch("seq2slate.reproduce.run.reproduce", side_effect=KeyboardInterrupt):
         stopped = seq2slate("reproduce", "table1", "--out", tmp_path / "other", code=130)
     assert "goes on from there" in stopped.err
+
+
+def test_the_command_plans_and_does_the_battery_and_logs(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    plan = seq2slate("reproduce", "all", "--out", out, "--dry-run").out
+    assert plan.startswith(
+        "78 cells, in this order:\n  seq2slate (paper): 19,000 training lists; fold0; diverse, similar; 4"
+    )
+    assert "  MART: 19,000 training lists" in plan
+    assert "  AdaRank: 3,000 training lists" in plan
+    assert not out.exists()
+    small = ("--lists", 30, "--tests", 20, "--items", 5, "--seeds", 1, "--world", "topics", "--user", "position")
+    plan = seq2slate("reproduce", "battery", "--out", out, *small, "--dry-run").out
+    assert "  seq2slate (default): 30 training lists; topics; position; 1 cells, 0 done" in plan
+    with patch("seq2slate.reproduce.battery.run_battery", return_value={}) as called:
+        seq2slate("reproduce", "battery", "--out", out, *small, "--jobs", 1)
+    assert called.call_args.kwargs["users"] == ["position"]
+    assert called.call_args.args[1].train == 30
+    click_log(tmp_path / "log.parquet")
+    with patch("seq2slate.reproduce.logs.run_logs", return_value={}) as called:
+        seq2slate(
+            "reproduce", "logs", "--out", out, "--data", tmp_path / "log.parquet", "--time", "hour", "--ignore", "x"
+        )
+    (log,) = called.call_args.args[2]
+    assert (log.name, log.time, log.columns.ignore) == ("log", "hour", ("x",))
+    seq2slate("reproduce", "logs", "--out", out, code=2)

@@ -90,8 +90,8 @@ def markdown(run_dir: str | os.PathLike[str]) -> str:
     if run.battery is not None:
         sheets += battery_sheets(Battery.of(run.battery))
     command = f"```\n{origin['command']}\n```" if origin.get("command") else ""
-    parts = [command, *(wrapped(str(note)) for note in origin.get("notes") or []), *(sheet.markdown() for sheet in sheets)]
-    return "\n\n".join(filter(None, parts))
+    notes = [wrapped(str(note)) for note in origin.get("notes") or []]
+    return "\n\n".join(filter(None, [command, *notes, *(sheet.markdown() for sheet in sheets)]))
 
 
 def write_page(

@@ -129,9 +129,7 @@ def printed_sheet(sheet: Sheet) -> Iterator[RenderableType]:
     table = _plain_table(sheet.title)
     table.padding = (0, 1, 0, 0)
     for number, header in enumerate(sheet.header):
-        table.add_column(
-            header, no_wrap=not number, overflow="fold", min_width=max(5, *map(len, header.split()))
-        )
+        table.add_column(header, no_wrap=not number, overflow="fold", min_width=max(5, *map(len, header.split())))
     for row in sheet.rows:
         table.add_row(*(Text(cell.strip("*"), style="bold" if cell.startswith("**") else "") for cell in row))
     yield Text()
