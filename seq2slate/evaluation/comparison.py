@@ -127,6 +127,14 @@ class Comparison:
             return None
         return TableCell(ranker, found["mean"], found["low"], found["high"])
 
+    def against_base(self, ranker: str, metric: str) -> str:
+        """Return "above", "below" or "unclear": a ranker and the base order, list by list where that is known."""
+        cell, base = self.cell(ranker, metric), self.base(metric)
+        if cell is None or base is None:
+            return "unclear"
+        paired = self.difference(ranker, metric) if self.against == BASE_ORDER else None
+        return cell.against(base.mean) if paired is None else paired.against(0)
+
     @property
     def against(self) -> str | None:
         """The row that the others are compared with, list by list."""

@@ -100,7 +100,7 @@ def interval_picture(rows: Rows, title: str = "") -> Chart | None:
     data = [
         {
             **asdict(cell),
-            "meaning": meanings["unclear" if base is None else cell.against(base.mean)],
+            "meaning": meanings[comparison.against_base(cell.ranker, metric)],
             "gap closed": "-" if share is None else f"{share:.0%}",
         }
         for cell in contenders
