@@ -63,7 +63,7 @@ from seq2slate.simulation.synthetic import make_synthetic_lists
 from tests.test_cli import seq2slate
 
 TINY = RunSettings(
-    items=8, world="topics", features=12, train=60, valid=30, test=40, seeds=2, fewer=40, epochs=1,
+    items=8, world="topics", features=12, train=60, valid=30, test=40, seeds=2, paper_seeds=2, fewer=40, epochs=1,
     shuffled_copies=2, timed_lists=8,
 )  # fmt: skip
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -254,7 +254,7 @@ def test_a_cell_that_fails_costs_no_other(everything: Path, tmp_path: Path) -> N
 
 def test_a_table_without_a_complete_row_is_said(tmp_path: Path) -> None:
     with patch.object(workers, "do_cell", side_effect=DataError("no luck today")):
-        failures, printed = reproduce("table1", tmp_path / "run", replace(TINY, seeds=1))
+        failures, printed = reproduce("table1", tmp_path / "run", replace(TINY, seeds=1, paper_seeds=1))
     assert len(failures) == len(TABLES["table1"].rows)
     assert "no row is complete" in printed
     assert json_rows(tmp_path / "run", "table1") == []
@@ -288,7 +288,7 @@ def test_every_target_has_cells_and_all_has_them_all() -> None:
 def test_what_carries_the_claim_has_the_papers_size_and_comes_first() -> None:
     cells = planned("all", USUAL)
     claim = [DEFAULT, PAPER_TUNED, ONE_STEP, PAPER, "MART", "LambdaMART", "MMR", "base order", *CEILINGS]
-    n_claim = 2 * (4 * USUAL.seeds + 6)  # users; networks; trees, MMR and references
+    n_claim = 2 * (USUAL.paper_seeds + 3 * USUAL.seeds + 6)  # users; networks; trees, MMR and references
     assert {cell.recipe for cell in cells[:n_claim]} == set(claim)
     assert not any(cell.lists for cell in cells[:n_claim])
     assert {cell.lists for cell in cells[n_claim:]} == {USUAL.fewer}
@@ -762,10 +762,10 @@ def test_the_command_plans_and_does_the_battery_and_logs(tmp_path: Path) -> None
     out = tmp_path / "run"
     plan = seq2slate("reproduce", "all", "--out", out, "--dry-run").out
     assert plan.startswith(
-        "74 cells, in this order:\n  seq2slate (paper): 19,000 training lists; fold0; diverse, similar; 4"
+        "72 cells, in this order:\n  seq2slate (paper): 19,000 training lists; fold0; diverse, similar; 2"
     )
     assert "  MART: 19,000 training lists" in plan
-    assert "  AdaRank: 2,000 training lists" in plan
+    assert "  AdaRank: 4,000 training lists" in plan
     assert not out.exists()
     small = ("--lists", 30, "--tests", 20, "--items", 5, "--seeds", 1, "--world", "topics", "--user", "position")
     plan = seq2slate("reproduce", "battery", "--out", out, *small, "--dry-run").out

@@ -48,7 +48,8 @@ CANDIDATES: Mapping[str, Callable[[], Estimator]] = {
 }
 """The candidates for the base ranker. None reads the base position: the order of graded lists says nothing."""
 
-_OUT_OF_FOLD_PARTS = 5
+_MANY_LISTS = 10_000
+"""From so many training lists on, cross-fitting has two folds instead of five, which is a quarter of the work."""
 
 
 def graded_folds(path: str | None, settings: RunSettings, columns: Mapping[str, Any] | None = None) -> list[Split]:
@@ -129,8 +130,8 @@ def prepare(
 
 
 def _order_source(graded: Split, source: Path, candidates: Mapping[str, Callable[[], Estimator]]) -> None:
-    name, values = choose_base_ranker(graded, candidates)
-    ordered = order(graded, candidates[name])
+    name, base, values = choose_base_ranker(graded, candidates)
+    ordered = order(graded, base, candidates[name])
     relevant_from = lowest_relevant_grade(graded)
     for part, lists in ordered._asdict().items():
         write_parquet(
@@ -150,18 +151,20 @@ def _order_source(graded: Split, source: Path, candidates: Mapping[str, Callable
 
 def choose_base_ranker(
     graded: Split, candidates: Mapping[str, Callable[[], Estimator]] = CANDIDATES
-) -> tuple[str, dict[str, float]]:
-    """Return the candidate with the best NDCG@10 on the graded validation lists, and the NDCG@10 of each."""
+) -> tuple[str, Estimator, dict[str, float]]:
+    """Return the candidate with the best NDCG@10 on the graded validation lists, trained, and the NDCG@10 of each."""
     train, valid, _ = graded
-    values = {name: _mean_at_10(make().fit(train, valid, quiet=True), valid) for name, make in candidates.items()}
-    return max(values, key=values.__getitem__), values
+    trained = {name: make().fit(train, valid, quiet=True) for name, make in candidates.items()}
+    values = {name: _mean_at_10(ranker, valid) for name, ranker in trained.items()}
+    best = max(values, key=values.__getitem__)
+    return best, trained[best], values
 
 
-def order(graded: Split, make: Callable[[], Estimator]) -> Split:
+def order(graded: Split, base: Estimator, make: Callable[[], Estimator]) -> Split:
     """Return the lists in base order: each training list by a ranker that was not trained on it."""
     train, valid, test = graded
-    base = make().fit(train, valid, quiet=True)
-    crossed = order_out_of_fold(make(), train, valid, folds=min(_OUT_OF_FOLD_PARTS, len(train)))
+    folds = 2 if len(train) >= _MANY_LISTS else min(5, len(train))
+    crossed = order_out_of_fold(make(), train, valid, folds=folds)
     return Split(crossed, reorder_lists(base, valid), reorder_lists(base, test))
 
 
