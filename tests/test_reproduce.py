@@ -35,27 +35,23 @@ from seq2slate.reproduce.logs import ClickLog, read_logs, run_logs
 from seq2slate.reproduce.plan import (
     CEILINGS,
     DEFAULT,
-    FULL,
     ONE_STEP,
     PAPER,
     PAPER_TARGETS,
     PAPER_TUNED,
-    QUICK,
     RECIPES,
     TABLES,
-    USUAL,
     Cell,
     NetworkRecipe,
     ReferenceRecipe,
     Row,
-    RunSettings,
     cells_of,
     fold_name,
     paper_row,
     rows_of,
-    sizes_of,
 )
 from seq2slate.reproduce.results import CellResult, Results
+from seq2slate.reproduce.sizes import FULL, QUICK, USUAL, RunSettings, sizes_of
 from seq2slate.reproduce.tables import undecided
 from seq2slate.reproduce.work import do_cell
 from seq2slate.reproduce.workers import CellBar, Failure, do_cells

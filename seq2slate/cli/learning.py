@@ -460,7 +460,7 @@ def reproduce(
 ) -> None:
     """Make the paper's tables and figures, a battery of users, or tables of real logs, with intervals and a report."""
     from seq2slate.reproduce.folder import plan_text
-    from seq2slate.reproduce.plan import sizes_of
+    from seq2slate.reproduce.sizes import sizes_of
 
     if target != "logs" and (logs is not None or time is not None):
         raise UsageError("--logs and --time are for logs")

@@ -23,18 +23,9 @@ from seq2slate.evaluation.comparison import BASE_ORDER, MAIN_METRIC, SHOWN_METRI
 from seq2slate.progress import track
 from seq2slate.reproduce.data import generated, prepare
 from seq2slate.reproduce.folder import Plan, continue_part, do_missing, finish_part, part_identity
-from seq2slate.reproduce.plan import (
-    CEILINGS,
-    DEFAULT,
-    PAPER_TUNED,
-    RECIPES,
-    Cell,
-    NetworkRecipe,
-    Row,
-    RunSettings,
-    in_order,
-)
+from seq2slate.reproduce.plan import CEILINGS, DEFAULT, PAPER_TUNED, RECIPES, Cell, NetworkRecipe, Row, in_order
 from seq2slate.reproduce.results import Results, interval_of, paired, write_json
+from seq2slate.reproduce.sizes import RunSettings
 from seq2slate.reproduce.tables import metric_rows, printed_failures, printed_sheet
 from seq2slate.reproduce.workers import Failure
 from seq2slate.simulation.battery import BATTERY

@@ -37,8 +37,9 @@ from seq2slate.data.ranker import BaseOrder, Ranker, reorder_lists
 from seq2slate.errors import DataError
 from seq2slate.estimator import Estimator
 from seq2slate.metrics import Measure, measure_ranker
-from seq2slate.reproduce.plan import PART_SEEDS, RunSettings, slug
+from seq2slate.reproduce.plan import PART_SEEDS, slug
 from seq2slate.reproduce.results import write_json
+from seq2slate.reproduce.sizes import RunSettings
 from seq2slate.simulation.click_models import ClickModel, click_model, simulate_clicks
 from seq2slate.simulation.synthetic import make_synthetic_lists
 

@@ -37,12 +37,12 @@ from seq2slate.reproduce.plan import (
     USERS,
     Cell,
     NetworkRecipe,
-    RunSettings,
     convergence_rows,
     fold_name,
     row_of,
 )
 from seq2slate.reproduce.results import Results, paired
+from seq2slate.reproduce.sizes import RunSettings
 from seq2slate.reproduce.work import model_folder, train_recipe
 from seq2slate.reranker import Reranker
 

@@ -24,8 +24,9 @@ from seq2slate.atomic import atomic_path
 from seq2slate.config import PRESETS
 from seq2slate.errors import UsageError
 from seq2slate.evaluation.report import flat_items, write_report
-from seq2slate.reproduce.plan import RECIPES, Cell, ReferenceRecipe, RunSettings
+from seq2slate.reproduce.plan import RECIPES, Cell, ReferenceRecipe
 from seq2slate.reproduce.results import write_json
+from seq2slate.reproduce.sizes import RunSettings
 from seq2slate.reproduce.workers import CellBar, Failure, do_cells
 
 PARTS = ("paper", "battery", "logs")

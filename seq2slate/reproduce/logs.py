@@ -34,8 +34,9 @@ from seq2slate.evaluation.comparison import BASE_ORDER, MAIN_METRIC, Rows
 from seq2slate.evaluation.sheets import table_sheets
 from seq2slate.reproduce.data import digest, source_facts, store_log
 from seq2slate.reproduce.folder import Plan, check_same_data, continue_part, do_missing, finish_part, part_identity
-from seq2slate.reproduce.plan import DEFAULT, PAPER_TUNED, Cell, Row, RunSettings, in_order, is_random, slug
+from seq2slate.reproduce.plan import DEFAULT, PAPER_TUNED, Cell, Row, in_order, is_random, slug
 from seq2slate.reproduce.results import Results, write_json
+from seq2slate.reproduce.sizes import RunSettings
 from seq2slate.reproduce.tables import metric_rows, printed_failures, printed_sheet
 from seq2slate.reproduce.workers import Failure
 

@@ -17,7 +17,8 @@ from seq2slate.data.lists import IntArray
 from seq2slate.errors import DataError
 from seq2slate.evaluation.statistics import mean_over_lists, none_if_nan, two_way_interval
 from seq2slate.metrics import Values
-from seq2slate.reproduce.plan import RECIPES, Cell, ReferenceRecipe, Row, RunSettings
+from seq2slate.reproduce.plan import RECIPES, Cell, ReferenceRecipe, Row
+from seq2slate.reproduce.sizes import RunSettings
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,8 +17,9 @@ from seq2slate.progress import track
 from seq2slate.reproduce import figures
 from seq2slate.reproduce.data import digest, fold_facts, graded_folds, load_source, prepare
 from seq2slate.reproduce.folder import Plan, check_same_data, continue_part, do_missing, finish_part, part_identity
-from seq2slate.reproduce.plan import PAPER_TARGETS, TABLES, USERS, Cell, RunSettings, cells_of, fold_name
+from seq2slate.reproduce.plan import PAPER_TARGETS, TABLES, USERS, Cell, cells_of, fold_name
 from seq2slate.reproduce.results import Results, write_json
+from seq2slate.reproduce.sizes import RunSettings
 from seq2slate.reproduce.tables import PrintedRows, printed_parts, table_rows
 from seq2slate.reproduce.workers import Failure
 

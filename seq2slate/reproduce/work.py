@@ -23,11 +23,11 @@ from seq2slate.reproduce.plan import (
     Cell,
     NetworkRecipe,
     ReferenceRecipe,
-    RunSettings,
     fold_name,
     slug,
 )
 from seq2slate.reproduce.results import CellResult
+from seq2slate.reproduce.sizes import RunSettings
 from seq2slate.reranker import Reranker
 from seq2slate.simulation.click_models import ClickModel, shown_clicks
 from seq2slate.training.fit import History
