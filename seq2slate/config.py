@@ -207,6 +207,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "falls_back": True,
     },
     "paper": {},
+    "paper-tuned": _SHORT_RUN | {"hidden": 64, "dropout": 0.3, "epochs": 20},
     "dlcm": _ONE_STEP | {"cell": "gru", "reversed_input": True},
     "prm": _SELF_ATTENTION | {"position_embedding": True},
     "setrank": _SELF_ATTENTION,
