@@ -47,7 +47,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "paper-tuned": {},
     "one-step decoder": {"decoder": "one-step"},
     "without the group lasso": {"group_lasso": 0.0},
-    "group lasso 0.0025": {"group_lasso": 0.0025},
+    "twice the group lasso": {"group_lasso": 0.28},
     "without averaged weights": {"averaging": 0.0},
     "without the memory span": {"memory_span": None},
     "the base position as a column": {"position_input": True},

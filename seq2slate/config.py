@@ -127,8 +127,8 @@ class TrainingConfig:
     l2: float = 3e-4
     """L2 penalty on the weights."""
     group_lasso: float = 0.0
-    """Group lasso: weight of the norms of all input columns' weights, beside the loss of a step. Columns that do not
-    help fade out. REINFORCE has none."""
+    """Group lasso: weight of the norms of all input columns' weights, beside the loss of a step, divided by the square
+    root of the number of training lists. Columns that do not help fade out. REINFORCE has none."""
     clip_norm: float = 5.0
     """Gradients are scaled down to this norm."""
     warmup_steps: int = 0
@@ -220,7 +220,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "hidden": 64,
         "memory_span": 110.0,
         "learning_rate": 1e-2,
-        "group_lasso": 0.001,
+        "group_lasso": 0.14,
         "averaging": 0.998,
         "max_items": 60,
         "epochs": 40,

@@ -29,7 +29,9 @@ SMALLER = {
     r"--until \S+": "--until 2100-01-01",  # what a page logs is logged today
     r"^(seq2slate train (?!.*--ranker).*)": r"\1 --epochs 1",
     r"^seq2slate demo$": "seq2slate demo --lists 60 --items 8",
-    r"^seq2slate reproduce all( --quick)?": "seq2slate reproduce figure3 --quick --data Fold1",
+    r"^seq2slate reproduce all( --quick| --full)?": "seq2slate reproduce figure3 --quick --data Fold1",
+    r"^seq2slate reproduce battery": "seq2slate reproduce battery --quick --lists 30 --tests 20 --user position",
+    r"^seq2slate reproduce logs": "seq2slate reproduce logs --quick",
     r"^seq2slate reproduce table1": "seq2slate reproduce figure3 --quick",
     r"make_synthetic_lists\([\d_]{3,}": "make_synthetic_lists(60",
 }
@@ -133,7 +135,7 @@ class PageRunner:
     def _write_experiment(self, text: str) -> None:
         """Parse a TOML block, and write it to the file that its first line names, if it names one."""
         tomllib.loads(text)
-        if named := re.search(r"^# .*--experiment (\S+)", text):
+        if named := re.search(r"^# .*--(?:experiment|logs) (\S+)", text):
             (self.folder / named[1]).write_text(text)
 
     def _run_command(self, command: str, output: str) -> None:

@@ -21,6 +21,15 @@ OLD_VERSIONS = range(1, len(schema.MIGRATIONS))
 N_SLATES = 12
 _OWN_ROWS = ("seq2slate_migrations", "commit_sequence", "pruned")  # the migrations write them
 _REFERRED_TO = ("column_sets", "impressions")
+_COUNTED_AT_EVERY_SLOT = """
+    WITH RECURSIVE slots (slot) AS (
+        SELECT 0 UNION ALL SELECT slot + 1 FROM slots WHERE slot < (SELECT MAX(position) FROM slot_counts)
+    ), counted AS (
+        SELECT experiment, arm, unit_group, slot AS position,
+            SUM(ends * (position >= slot)) AS impressions, SUM(clicks * (position = slot)) AS clicks
+        FROM slot_counts, slots GROUP BY experiment, arm, unit_group, slot
+    )
+"""
 
 
 def write_old_log(backend: Backend, version: int) -> None:
@@ -44,7 +53,13 @@ def _entries(version: int) -> list[Any]:
     """Slates and clicks, and from the second version on an experiment and interleaved slates."""
     drafts: list[Any] = [Draft("old", "new", "aba") if version > 1 and n % 3 == 0 else None for n in range(N_SLATES)]
     slates = [
-        impression(n, draft=drafts[n], fallback="deadline" if n % 5 == 4 else None, categorical={"brand": list("xyzx")})
+        impression(
+            n,
+            n_shown=(3, 1, 2)[n % 3],
+            draft=drafts[n],
+            fallback="deadline" if n % 5 == 4 else None,
+            categorical={"brand": list("xyzx")},
+        )
         for n in range(N_SLATES)
     ]
     clicks = [NewClick(one.slate_id, one.items[one.shown[0]], one.at + 1) for one in slates[::2]]
@@ -67,10 +82,12 @@ def _copy(now: Connection, old: Connection, tables: dict[str, list[str]]) -> Non
         if table in _OWN_ROWS:
             continue
         read = f"SELECT {', '.join(columns)} FROM {table}"
-        if table == "position_counts":
+        if table == "slot_counts" and "impressions" in columns:
+            read = f"{_COUNTED_AT_EVERY_SLOT} SELECT {', '.join(columns)} FROM counted WHERE impressions > 0"
+        elif table == "position_counts":
             read = (
-                "SELECT experiment, arm, position, SUM(impressions), SUM(clicks) FROM slot_counts "
-                "GROUP BY experiment, arm, position"
+                f"{_COUNTED_AT_EVERY_SLOT} SELECT experiment, arm, position, SUM(impressions), SUM(clicks) "
+                "FROM counted GROUP BY experiment, arm, position"
             )
         marks = ", ".join("?" * len(columns))
         for row in now.rows(read):
@@ -92,4 +109,5 @@ def what_it_holds(backend: Backend) -> list[Any]:
     ]
     arms = log.counts("experiment").arms
     counts = [(arm, one.units, one.impressions, one.clicks, one.fallbacks) for arm, one in sorted(arms.items())]
-    return [slates, counts, log.definition("experiment")]
+    slots = [[(slot.impressions, slot.clicks) for slot in one.positions] for _, one in sorted(arms.items())]
+    return [slates, counts, slots, log.definition("experiment")]

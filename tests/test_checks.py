@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 
 from seq2slate import click_model, from_table, make_synthetic_lists, simulate_clicks
+from seq2slate.data import checks
 from seq2slate.data.checks import LOG_CHANCE, find_problems
-from seq2slate.data.lists import ItemLists
+from seq2slate.data.lists import FloatArray, ItemLists
 
 RNG = np.random.default_rng(0)
 N_LISTS, LENGTH = 60, 5
@@ -111,6 +112,17 @@ def test_the_search_for_leaks_reads_fewer_items_of_wide_tables(monkeypatch: pyte
     monkeypatch.setattr("seq2slate.data.checks.FEWEST_ITEMS", 150)
     monkeypatch.setattr("seq2slate.data.checks.MOST_CELLS", 1)
     assert len(find_problems(lists_with(half))) == 1
+
+
+def test_columns_of_one_value_are_not_searched_for_leaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sparse file may have 100,000 columns, nearly all of them empty."""
+    searched: list[FloatArray] = []
+    monkeypatch.setattr(checks, "_leak", lambda values, labels: searched.append(values))
+    features = np.zeros((100, 1000), np.float32)
+    features[3, 7], features[:, 9], features[5, 11] = 1.0, 4.0, np.nan
+    lists = ItemLists(features, [0, 50, 100], labels=np.arange(100) % 2)
+    assert not find_problems(lists)
+    np.testing.assert_array_equal(searched, features[:, [7, 11]].T)
 
 
 def test_a_categorical_leak_is_named_too() -> None:

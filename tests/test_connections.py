@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import urlsplit
 
 import pytest
@@ -154,6 +155,70 @@ def test_a_request_of_any_size_may_follow_another_at_once(tmp_path: Path) -> Non
             assert [await client.status() for _ in range(4)] == [200] * 4
 
     asyncio.run(run())
+
+
+# Responses
+
+
+@pytest.mark.parametrize("closing", [(), ("Connection: close",)], ids=["keep-alive", "close"])
+def test_a_slate_is_one_write_with_the_headers_of_any_response(tmp_path: Path, closing: tuple[str, ...]) -> None:
+    """Two writes would be two packets: each takes system calls of the service, and wakes the client."""
+    written: list[bytes] = []
+    transport = asyncio.selector_events._SelectorSocketTransport  # type: ignore[attr-defined]
+    write = transport.write
+
+    def noted_write(self: Any, data: bytes) -> None:
+        written.append(bytes(data))
+        write(self, data)
+
+    async def run() -> None:
+        async with serving(tmp_path) as connect:
+            client = await connect()
+            assert await client.ask(post("/v1/rerank", len(BODY), *closing) + BODY) == 200
+            assert await client.is_closed_within(0.1) == bool(closing)
+            if not closing:
+                assert await client.ask(post("/v1/rerank", len(BODY)) + BODY) == 200
+            assert (
+                await (await connect()).ask(GET + "".join(f"{line}\r\n" for line in closing).encode() + b"\r\n") == 200
+            )
+
+    with patch.object(transport, "write", noted_write):
+        asyncio.run(run())
+    slate, *_, health = (data.partition(b"\r\n\r\n") for data in written if data.startswith(b"HTTP/1.1 200"))
+    assert json.loads(slate[2])["items"] == ["a", "b"]
+    assert headers_of(slate[0]) == headers_of(health[0]) | {b"content-length": b"%d" % len(slate[2])}
+
+
+def headers_of(head: bytes) -> dict[bytes, bytes]:
+    """Return the headers of a response by name, without those that the tests' server adds."""
+    pairs = (line.split(b": ", 1) for line in head.split(b"\r\n")[1:])
+    return {name: value for name, value in pairs if name not in (b"date", b"server")}
+
+
+def test_a_slate_waits_for_a_client_that_does_not_read(tmp_path: Path) -> None:
+    """Or responses to requests that are sent all the time would fill the memory."""
+    paused: list[LimitedConnection] = []
+
+    def pause(self: LimitedConnection, cycle: Any, app: Any) -> None:
+        start(self, cycle, app)
+        self.pause_writing()
+        paused.append(self)
+
+    start = LimitedConnection._start_asgi_task
+
+    async def run() -> None:
+        async with serving(tmp_path) as connect:
+            client = await connect(post("/v1/rerank", len(BODY)) + BODY)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.reader.read(1), SOON)
+            paused[0].resume_writing()
+            assert await client.status() == 200
+
+    with patch.object(LimitedConnection, "_start_asgi_task", pause):
+        asyncio.run(run())
+
+
+# Floods
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,11 @@ def given_experiments(folder: Path) -> dict[str, Any]:
 
 
 def given_reproduction(folder: Path) -> dict[str, Any]:
-    """A fold of LETOR text."""
+    """A fold of LETOR text, and a log with times."""
+    hours = np.random.default_rng(1).permutation(60).astype(np.float64)
+    log = simulate_clicks(click_model("diverse"), lists_of(seed=2), seed=2)
+    shop = replace(log, relevance=None, relevance_probability=None, context={"hour": hours})
+    write(shop, folder / "shop.parquet")
     return given_guide(folder)
 
 

@@ -780,7 +780,7 @@ def test_a_log_of_a_newer_version_is_refused(url: str) -> None:
     with patch.object(schema, "MIGRATIONS", (*schema.MIGRATIONS, ("CREATE TABLE later (number INTEGER)",))):
         open_log(url).close()
         open_log(url).close()
-    with pytest.raises(DataError, match=r"newer version of seq2slate \(step 6 .* knows 5\); upgrade"):
+    with pytest.raises(DataError, match=r"newer version of seq2slate \(step 7 .* knows 6\); upgrade"):
         open_log(url)
 
 

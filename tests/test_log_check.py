@@ -84,7 +84,7 @@ def test_a_whole_log_has_no_damage(url: str) -> None:
         ("DELETE FROM impressions WHERE slate_id = 'slate-7'", "150 slates are counted, 149 there and 0 pruned"),
         ("DELETE FROM clicks WHERE slate_id = 'slate-9'", "'unit-2': the count differs from that of the rows by cli"),
         ("UPDATE unit_counts SET clicks = clicks + 1 WHERE unit = 'unit-3'", "unit 'unit-3': the count differs"),
-        ("UPDATE slot_counts SET impressions = 0 WHERE position = 2", "position 2: the count differs"),
+        ("UPDATE slot_counts SET ends = 0 WHERE position = 2", "position 2: the count differs"),
         ("UPDATE minute_counts SET clicks = 7 WHERE minute = 11", "minute 11, arm"),
         ("DELETE FROM minute_counts WHERE minute = 11", "minute 11, arm"),
         ("UPDATE fallback_counts SET impressions = 1", "reason 'late'"),
@@ -110,7 +110,7 @@ def test_a_changed_row_is_named(url: str, sql: str, named: str) -> None:
     [
         "UPDATE unit_counts SET clicks = clicks + 1 WHERE unit = 'unit-3'",
         "UPDATE minute_counts SET clicks = 7 WHERE minute = 11",
-        "UPDATE slot_counts SET impressions = 0 WHERE position = 2",
+        "UPDATE slot_counts SET ends = 0 WHERE position = 2",
         "UPDATE slot_counts SET clicks = clicks + 1 WHERE position = 1",
         "UPDATE fallback_counts SET impressions = 90",
         "UPDATE arm_counts SET impressions_squared = 1",

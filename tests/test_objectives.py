@@ -381,7 +381,7 @@ def test_the_group_lasso_is_the_sum_of_the_norms_of_the_columns(options: dict[st
     network, inputs = slow.random_network(PLAIN, config, seed=1), slow.random_inputs(PLAIN, MIXED_LENGTHS, seed=2)
     found = []
     for group_lasso in (0.0, 0.25):
-        objective = Objective(TrainingConfig(policy="greedy", step_weights="dcg", k=3, group_lasso=group_lasso))
+        objective = Objective(TrainingConfig(policy="greedy", step_weights="dcg", k=3, group_lasso=2 * group_lasso), 4)
         found.append(objective(network, inputs, MIXED_LABELS, torch.Generator()))
     matrices = [network.get_parameter(name).detach() for name in weights]
     by_column = [matrix if len(matrix) == network.n_inputs else matrix.t() for matrix in matrices]

@@ -195,6 +195,16 @@ def test_what_the_intervals_do_not_tell_apart_is_said() -> None:
     assert "gap" not in text
 
 
+def test_a_paired_difference_says_more_than_two_intervals() -> None:
+    base, mine = table_rows({"base order": 0.59, "mine": 0.60})
+    difference = {"mean": 0.01, "low": 0.005, "high": 0.015}
+    assert Comparison([base, mine]).against_base("mine", "NDCG@10") == "unclear"
+    paired = Comparison([base, {**mine, "against": "base order", "difference": difference}])
+    assert paired.against_base("mine", "NDCG@10") == "above"
+    elsewhere = Comparison([base, {**mine, "against": "yours", "difference": difference}])
+    assert elsewhere.against_base("mine", "NDCG@10") == "unclear"
+
+
 # What is refused
 
 
@@ -215,6 +225,8 @@ def test_a_folder_without_a_run_says_what_to_do(tmp_path: Path) -> None:
         ("curves.json", '[{"run": ', "curves.json: not a JSON file"),
         ("figure2.json", '{"list_id": "q", "items": [], "slate": [0], "probabilities": [[1]]}', "list 'q' has 0 items"),
         ("figure2.json", '{"list_id": "q", "items": [], "slate": [3], "probabilities": []}', "must name items"),
+        ("battery.json", '{"rows": []}', "battery.json: differences, mine, pointwise missing"),
+        ("log-shop.json", '[{"ranker": "a"}]', "log-shop.json, row 1: metric, mean, low, high missing"),
         ("figure3.json", '{"baseline": "b", "rows": [{}]}', "figure3.json, row 1: ranker"),
     ],
 )

@@ -123,7 +123,7 @@ def _slot_rows(rng: np.random.Generator, name: str, arm: str, slates: Any, click
     for group in range(GROUPS):
         at_slots = rng.multinomial(int(clicks[groups == group].sum()), shares / shares.sum())
         shown = int(slates[groups == group].sum())
-        rows += [[name, arm, group, slot, shown, number] for slot, number in enumerate(at_slots)]
+        rows += [[name, arm, group, slot, n, shown if slot == SLOTS - 1 else 0] for slot, n in enumerate(at_slots)]
     return rows
 
 

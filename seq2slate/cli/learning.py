@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,8 +45,9 @@ from seq2slate.evaluation.evaluate import evaluate as evaluate_rankers
 from seq2slate.metrics import DEFAULT_MEASURES, Measure, NoPositives
 from seq2slate.options import options_of
 from seq2slate.saving import check_replaceable
+from seq2slate.simulation.battery import BATTERY
 from seq2slate.simulation.click_models import check_grades, click_model, simulate_clicks
-from seq2slate.simulation.synthetic import make_synthetic_lists
+from seq2slate.simulation.synthetic import WORLDS, make_synthetic_lists
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -402,37 +404,91 @@ def export(
 @app.command()
 def report(
     run_dir: Annotated[Path, typer.Argument(help="Folder of a run, as `reproduce` writes it.")],
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the tables as Markdown instead, to paste into a document.")
+    ] = False,
 ) -> None:
     """Write report.html, one file with tables and pictures of a run, and the pictures beside it."""
-    from seq2slate.evaluation.report import write_report
+    from seq2slate.evaluation.report import markdown, write_report
 
-    typer.echo(write_report(run_dir))
+    typer.echo(markdown(run_dir) if as_markdown else write_report(run_dir))
 
 
 @app.command()
+@with_columns
 def reproduce(
-    target: Annotated[Target, typer.Argument(help="A table or figure of the paper, its running times, or all.")],
+    target: Annotated[
+        Target,
+        typer.Argument(
+            help="A table or figure of the paper, its running times, or all; a battery of users; real logs."
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="Folder of the run; one that was interrupted goes on where it was.")],
     data: Annotated[
         str | None,
         typer.Option(
-            help="Graded lists: a file, a glob, or a folder with train, valid and test; generated if not given."
+            help="Graded lists: a file, a glob, or a folder with train, valid and test; generated if not given. For "
+            "logs: a click log, or the folder of several."
         ),
     ] = None,
-    world: Annotated[WorldName, typer.Option(help="The world of generated lists.")] = "web30k",
+    logs: Annotated[
+        Path | None,
+        typer.Option(help="For logs: a TOML file of the logs in --data, with file, time, first and roles of each."),
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option(help="For logs: the column that sorts the lists; as they are if not given.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer lists, fewer epochs, and one seed.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="All rows with all lists and three seeds: many hours.")] = False,
+    world: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"The world of generated lists: {', '.join(WORLDS)}; web30k if not given, and all for the battery."
+        ),
+    ] = None,
+    user: Annotated[
+        list[str] | None, typer.Option(help=f"For the battery: {', '.join(BATTERY)}; all if not given.")
+    ] = None,
+    lists: Annotated[int | None, typer.Option(min=1, help="Generated training lists.")] = None,
+    tests: Annotated[int | None, typer.Option(min=1, help="Generated test lists.")] = None,
+    items: Annotated[float | None, typer.Option(min=1, help="Mean number of items of a generated list.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="How often everything random is trained.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes at a time; as many as cores if not given.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells with their sizes, and do none.")] = False,
+    *,
+    columns: Mapping[str, Any],
 ) -> None:
-    """Make the paper's tables and figures, with intervals, and a report of them."""
-    from seq2slate.reproduce.plan import FULL, QUICK
-    from seq2slate.reproduce.run import reproduce as run
+    """Make the paper's tables and figures, a battery of users, or tables of real logs, with intervals and a report."""
+    from seq2slate.reproduce.folder import plan_text
+    from seq2slate.reproduce.sizes import sizes_of
 
-    settings = replace(QUICK if quick else FULL, world=world)
-    if seeds is not None:
-        settings = replace(settings, seeds=seeds)
+    if target != "logs" and (logs is not None or time is not None):
+        raise UsageError("--logs and --time are for logs")
+    if target != "battery" and (user or len(world or ()) > 1):
+        raise UsageError("--user and several --world are for the battery")
+    settings = sizes_of(target, quick=quick, full=full, lists=lists, tests=tests, items=items, seeds=seeds)
+    if target == "battery":
+        from seq2slate.reproduce.battery import planned_battery, run_battery
+
+        plan = partial(planned_battery, settings, world or (), user or ())
+        run = partial(run_battery, out, settings, worlds=world or (), users=user or ())
+    elif target == "logs":
+        from seq2slate.reproduce.logs import click_logs, planned_logs, run_logs
+
+        found = click_logs(data, logs, time, columns)
+        plan, run = partial(planned_logs, settings, found), partial(run_logs, out, settings, found)
+    else:
+        from seq2slate.reproduce.run import planned_cells
+        from seq2slate.reproduce.run import reproduce as run_paper
+
+        settings = replace(settings, world=world[0]) if world else settings
+        plan = partial(planned_cells, target, settings, data, columns)
+        run = partial(run_paper, target, out, settings, data=data, columns=columns)
+    if dry_run:
+        typer.echo(plan_text(plan(), out))
+        return
     try:
-        failures = run(target, out, settings, data=data, jobs=jobs or os.cpu_count() or 1, console=Console())
+        failures = run(jobs=jobs or os.cpu_count() or 1, console=Console())
     except KeyboardInterrupt as interruption:
         typer.echo(f"interrupted; what is done is kept in {out}, and the same command goes on from there", err=True)
         raise typer.Exit(INTERRUPTED) from interruption

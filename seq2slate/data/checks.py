@@ -243,7 +243,8 @@ def find_leaks(lists: ItemLists) -> Iterator[str]:
     some = lists[:last]
     if some.labels is None or not some.n_items or some.labels.min() == some.labels.max():
         return
-    columns: dict[str, Any] = dict(zip(some.feature_names, some.features.T, strict=True))
+    varying = np.flatnonzero(~(some.features == some.features[0]).all(axis=0))  # of a sparse file, few columns vary
+    columns: dict[str, Any] = {some.feature_names[column]: some.features[:, column] for column in varying.tolist()}
     columns |= {name: values for name, values in some.categorical.items() if not values.equals(some.item_ids)}
     for name, values in columns.items():
         if how := _leak(values, some.labels):

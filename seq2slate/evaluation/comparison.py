@@ -1,8 +1,9 @@
 """A table of rankers by metrics: which is best, the gain over the base order, and the share of the gap closed.
 
-A row is {"ranker", "metric", "mean", "low", "high"}, with null for what is not known. Two kinds of rows are references:
-"base order", and those whose names begin with "ceiling", which know what no ranker can. All others are contenders.
-Higher is better in every metric.
+A row is {"ranker", "metric", "mean", "low", "high"}, with null for what is not known. It may say more: "lists" and
+"seeds" that the ranker was trained with, its "difference" {"mean", "low", "high"} to the row "against", list by list,
+and the name of its row in the "paper". Two kinds of rows are references: "base order", and those whose names begin with
+"ceiling", which know what no ranker can. All others are contenders. Higher is better in every metric.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ MAIN_METRIC = "NDCG@10"
 """The metric by which a table is read, where it is there."""
 SHOWN_METRIC = "re-shown clicks@10"
 """The metric of the second view: a simulated user sees the new slates."""
+_SHOWN = "re-shown"
+"""In the names of all metrics of the second view, and of its ceiling."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +111,54 @@ class Comparison:
         return self.cell(BASE_ORDER, metric)
 
     def ceiling(self, metric: str) -> TableCell | None:
-        """Return the highest ceiling: the two views of a user have different ones."""
-        found = [cell for (ranker, name), cell in self._cells.items() if name == metric and is_ceiling(ranker)]
+        """Return the ceiling of the metric's view, logged labels or re-shown clicks, and never that of the other."""
+        found = [
+            cell
+            for (ranker, name), cell in self._cells.items()
+            if name == metric and is_ceiling(ranker) and (_SHOWN in ranker) == (_SHOWN in metric)
+        ]
         return max(found, key=lambda cell: cell.mean, default=None)
+
+    def difference(self, ranker: str, metric: str) -> TableCell | None:
+        """Return the difference to the row that the table compares with, list by list; None if it is not known."""
+        row = self._row(ranker, metric)
+        found = None if row is None else row.get("difference")
+        if found is None or found["mean"] is None:
+            return None
+        return TableCell(ranker, found["mean"], found["low"], found["high"])
+
+    def against_base(self, ranker: str, metric: str) -> str:
+        """Return "above", "below" or "unclear": a ranker and the base order, list by list where that is known."""
+        cell, base = self.cell(ranker, metric), self.base(metric)
+        if cell is None or base is None:
+            return "unclear"
+        paired = self.difference(ranker, metric) if self.against == BASE_ORDER else None
+        return cell.against(base.mean) if paired is None else paired.against(0)
+
+    @property
+    def against(self) -> str | None:
+        """The row that the others are compared with, list by list."""
+        return next((row["against"] for row in self.rows if row.get("against")), None)
+
+    def trained_on(self, ranker: str) -> str:
+        """Return the number of training lists and of seeds; empty for what is not trained, or where it is not known.
+
+        >>> row = {"ranker": "A", "metric": "MAP", "mean": 0.5, "lists": 4000, "seeds": [0, 1]}
+        >>> Comparison([row]).trained_on("A")
+        '4,000 × 2'
+        """
+        row = self._row(ranker)
+        if row is None or not row.get("lists"):
+            return ""
+        return f"{row['lists']:,} × {len(row['seeds'])}"
+
+    def paper_row(self, ranker: str) -> str:
+        """Return the name of a row in the paper."""
+        row = self._row(ranker)
+        return ranker if row is None else str(row.get("paper") or ranker)
+
+    def _row(self, ranker: str, metric: str | None = None) -> Mapping[str, Any] | None:
+        return next((row for row in self.rows if row["ranker"] == ranker and metric in (None, row["metric"])), None)
 
     def contenders(self, metric: str) -> list[TableCell]:
         """Return the rankers that are no references, best first."""
@@ -183,7 +231,7 @@ def cell_text(table: str, comparison: Comparison, ranker: str, metric: str) -> C
     cell, best = comparison.cell(ranker, metric), comparison.best(metric)
     decimals = 2 if metric == "rank-gain" else 3
     spread = None if cell is None else cell.half_width
-    printed = paper_values(table, ranker, metric)
+    printed = paper_values(table, comparison.paper_row(ranker), metric)
     return CellText(
         "" if cell is None else f"{cell.mean:.{decimals}f}",
         "" if spread is None else f"±{spread:.{decimals}f}",
@@ -191,6 +239,22 @@ def cell_text(table: str, comparison: Comparison, ranker: str, metric: str) -> C
         "" if is_reference(ranker) else share_text(comparison.gap_closed(ranker, metric)),
         tuple(f"{printed[dataset]:.{decimals - 1}f}" for dataset in ("Web30k", "Yahoo") if printed),
     )
+
+
+def percent_text(cell: TableCell | None, base: float | None) -> str:
+    """Return a difference with its interval, in percent of a base; empty where one of them is not known.
+
+    >>> percent_text(TableCell("A", 0.05, 0.04, 0.07), 0.5)
+    '+10.0% (+8.0 to +14.0)'
+    """
+    if cell is None or not base or base <= 0:
+        return ""
+    ends = (
+        ""
+        if cell.low is None or cell.high is None
+        else f" ({100 * cell.low / base:+.1f} to {100 * cell.high / base:+.1f})"
+    )
+    return f"{cell.mean / base:+.1%}{ends}"
 
 
 def share_text(share: float | None) -> str:

@@ -24,6 +24,7 @@ import vl_convert
 
 from seq2slate.atomic import atomic_path
 from seq2slate.errors import UsageError
+from seq2slate.evaluation.battery import Battery
 from seq2slate.evaluation.comparison import Comparison, Rows, TableCell
 
 Chart: TypeAlias = alt.TopLevelMixin
@@ -99,7 +100,7 @@ def interval_picture(rows: Rows, title: str = "") -> Chart | None:
     data = [
         {
             **asdict(cell),
-            "meaning": meanings["unclear" if base is None else cell.against(base.mean)],
+            "meaning": meanings[comparison.against_base(cell.ranker, metric)],
             "gap closed": "-" if share is None else f"{share:.0%}",
         }
         for cell in contenders
@@ -128,6 +129,43 @@ def _reference(cell: TableCell, align: Literal["left", "right"], *, dash: list[i
     inward = -5 if align == "right" else 5
     text = chart.mark_text(align=align, dx=inward, dy=-10, baseline="bottom").encode(text="label:N", y=alt.value(0))
     return [chart.mark_rule(color=_INK, strokeWidth=1.5, strokeDash=dash), text]
+
+
+def gain_picture(battery: Battery) -> Chart | None:
+    """Draw what a ranker gains over the base order with every user, a panel for each world and metric."""
+    meanings = {"above": "above the base order", "below": "below the base order", "unclear": "not told apart"}
+    data = [
+        {
+            "panel": f"{world}: {metric}",
+            "user": one.user,
+            **{name: 100 * end / one.base for name, end in _ends(one.gain).items() if end is not None},
+            "meaning": meanings[one.gain.against(0)],
+        }
+        for world, metric in battery.views
+        for one in battery.gains(world, metric)
+    ]
+    if not data:
+        return None
+    title, panels, users = "gain in %", _in_order(data, "panel"), _in_order(data, "user")
+    inline = _inline(data)  # one object: a facet wants the layers to share their data
+    chart = alt.Chart(inline).encode(
+        y=alt.Y("user:N", sort=users, title=None, axis=alt.Axis(grid=True)),
+        color=_meaning_colour(meanings),
+        tooltip=["user:N", *_numbers("+.2f", "gain", "low", "high")],
+    )
+    zero = alt.Chart(inline).mark_rule(color=_INK).encode(x=alt.datum(0))
+    layers = [
+        zero,
+        chart.mark_rule(strokeWidth=3).encode(x=alt.X("low:Q", title=title), x2="high:Q"),
+        chart.mark_point(filled=True, size=80, opacity=1).encode(x=alt.X("gain:Q", title=title)),
+    ]
+    panel = alt.layer(*layers).properties(width=300, height=alt.Step(22))
+    facets = panel.facet(alt.Facet("panel:N", title=None, sort=panels), columns=2).resolve_scale(x="independent")
+    return themed(facets, f"Battery of users: {battery.mine} against the base order", "Lines are 95% intervals.")
+
+
+def _ends(cell: TableCell) -> dict[str, float | None]:
+    return {"gain": cell.mean, "low": cell.low, "high": cell.high}
 
 
 # Figure 2: the attention of the decoder

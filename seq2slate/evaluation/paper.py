@@ -64,9 +64,11 @@ TABLES: Mapping[str, Mapping[str, Columns]] = {
 
 TITLES: Mapping[str, str] = {
     "table1": "Table 1: seq2slate and other rankers, diverse-clicks",
-    "table2": "Table 2: variants of seq2slate, diverse-clicks",
+    "table2": "Table 2: variants of the paper's network (preset paper-tuned), diverse-clicks",
+    "table2-default": "Table 2 again: variants of preset default, diverse-clicks",
     "table3": "Table 3: seq2slate and other rankers, similar-clicks",
-    "table4": "Table 4: variants of seq2slate, similar-clicks",
+    "table4": "Table 4: variants of the paper's network (preset paper-tuned), similar-clicks",
+    "table4-default": "Table 4 again: variants of preset default, similar-clicks",
 }
 """The title of each table: what it compares, and on which clicks."""
 
@@ -80,13 +82,18 @@ REINFORCE_TIMES_SLOWER = 4.0
 def paper_values(table: str, ranker: str, metric: str) -> dict[str, float]:
     """Return the paper's values of one cell by data set; empty where it has none.
 
+    Args:
+        table: The name of our table; what follows a hyphen names the network.
+        ranker: The row, as the paper has it.
+        metric: The column.
+
     >>> paper_values("table1", "LambdaMART", "NDCG@10")
     {'Yahoo': 0.69, 'Web30k': 0.52}
     >>> paper_values("table1", "ceiling", "NDCG@10")
     {}
     """
     found = {}
-    for dataset, values in zip(DATASETS, TABLES.get(table, {}).get(ranker, ()), strict=False):
+    for dataset, values in zip(DATASETS, TABLES.get(table.partition("-")[0], {}).get(ranker, ()), strict=False):
         value = dict(zip(METRICS, values, strict=False)).get(metric)
         if value is not None:
             found[dataset] = value

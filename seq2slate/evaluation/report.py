@@ -5,7 +5,8 @@ A run is a folder of JSON files. Each may be missing, and so is then the section
 | file | holds |
 |---|---|
 | run.json | title, command, versions, seeds, data, notes, seconds |
-| table*.json | rows of ranker, metric, mean, low, high |
+| table*.json, log-*.json | rows of ranker, metric, mean, low, high, and what `Comparison` knows beside them |
+| battery.json | rows and differences of `Battery` |
 | figure2.json | one list, its slate, and the probability of every item at every step |
 | figure3.json | rows of ranker, position, difference, low, high: clicks per position against a baseline |
 | curves.json | rows of run, ranker, seed, epoch, loss, value, measure |
@@ -28,6 +29,7 @@ from typing import Any, TypeAlias
 from seq2slate.atomic import atomic_path
 from seq2slate.errors import DataError, UsageError
 from seq2slate.evaluation import figures
+from seq2slate.evaluation.battery import Battery, battery_notes, battery_sheets
 from seq2slate.evaluation.comparison import (
     BASE_ORDER,
     SHOWN_METRIC,
@@ -35,8 +37,10 @@ from seq2slate.evaluation.comparison import (
     Rows,
     cell_text,
     is_reference,
+    percent_text,
 )
-from seq2slate.evaluation.paper import TITLES, paper_values
+from seq2slate.evaluation.paper import paper_values
+from seq2slate.evaluation.sheets import Sheet, table_sheets, title_of, wrapped
 from seq2slate.html import Html, Section, chart, element, page, table
 
 Pictures: TypeAlias = Mapping[str, tuple[figures.Chart | None, str]]
@@ -47,6 +51,8 @@ _TABLE_CAPTION = (
     "line, where there is one, is as far as any ranker could get."
 )
 _CAPTIONS = {
+    "battery": "A dot is what the ranker gains over the base order with one user, and its line the interval: grey "
+    "where that includes zero.",
     "figure2": "Read row by row: each row is a step of the decoder, and its frame moves along the diagonal where the "
     "slate follows the base order and leaves it where an item is promoted or held back.",
     "figure3": "A blue bar is a position that gets more clicks than before, an orange one fewer; a bar is grey where "
@@ -76,6 +82,18 @@ def write_report(run_dir: str | os.PathLike[str]) -> Path:
     return write_page(folder, title, _pictures(run), lambda drawn: _sections(run, drawn))
 
 
+def markdown(run_dir: str | os.PathLike[str]) -> str:
+    """Return the tables of a run as Markdown, with the notes and the commands that made them."""
+    run = read_run(Path(run_dir))
+    origin = run.run or {}
+    sheets = [sheet for name, rows in run.tables.items() for sheet in table_sheets(name, rows)]
+    if run.battery is not None:
+        sheets += battery_sheets(Battery.of(run.battery))
+    command = f"```\n{origin['command']}\n```" if origin.get("command") else ""
+    notes = [wrapped(str(note)) for note in origin.get("notes") or []]
+    return "\n\n".join(filter(None, [command, *notes, *(sheet.markdown() for sheet in sheets)]))
+
+
 def write_page(
     folder: Path, title: str, pictures: Pictures, sections: Callable[[Mapping[str, Html]], Iterable[Section]]
 ) -> Path:
@@ -101,13 +119,15 @@ def write_page(
 
 def _pictures(run: RunFolder) -> Pictures:
     """Return every picture of a run, with a sentence on how to read it."""
-    charts = {name: figures.interval_picture(rows, TITLES.get(name, name)) for name, rows in run.tables.items()}
+    charts = {name: figures.interval_picture(rows, title_of(name)) for name, rows in run.tables.items()}
     others: dict[str, tuple[Callable[[Any], figures.Chart | None], Any]] = {
         "figure2": (figures.attention_picture, run.attention),
         "figure3": (figures.difference_picture, run.differences),
         "curves": (figures.learning_picture, run.curves),
         "rank-changes": (figures.rank_change_picture, run.rank_changes),
     }
+    if run.battery is not None:
+        charts["battery"] = figures.gain_picture(Battery.of(run.battery))
     charts |= {name: draw(content) for name, (draw, content) in others.items() if content}
     return {name: (chart, _CAPTIONS.get(name, _TABLE_CAPTION)) for name, chart in charts.items()}
 
@@ -117,10 +137,14 @@ def _sections(run: RunFolder, drawn: Mapping[str, Html]) -> Iterator[Section]:
         return [drawn[name]] if name in drawn else []
 
     notes = [element("p", str(note), class_="soft") for note in (run.run or {}).get("notes") or []]
-    lines = [element("li", line) for line in _headlines(run.tables)]
+    said = [*_headlines(run.tables), *(battery_notes(Battery.of(run.battery)) if run.battery else [])]
+    lines = [element("li", line) for line in said]
     yield Section("In short", [*([element("ul", *lines)] if lines else []), *notes])
     for name, rows in run.tables.items():
-        yield Section(TITLES.get(name, name), [*_table(name, Comparison(rows)), *only(name)])
+        yield Section(title_of(name), [*_table(name, Comparison(rows)), *only(name)])
+    if run.battery is not None:
+        sheets = [part for sheet in battery_sheets(Battery.of(run.battery)) for part in _sheet(sheet)]
+        yield Section("Battery of users", [*sheets, *only("battery")])
     yield Section("Where the model looks (figure 2)", only("figure2"))
     yield Section("Clicks per position (figure 3)", only("figure3"))
     yield Section("How far items move", only("rank-changes"))
@@ -137,22 +161,37 @@ def _headlines(tables: Mapping[str, Rows]) -> Iterator[str]:
         metrics = dict.fromkeys((comparison.main_metric, SHOWN_METRIC))
         said = [comparison.headline(metric) for metric in metrics if comparison.contenders(metric)]
         if said:
-            yield " ".join([f"{TITLES.get(name, name)}.", *said])
+            yield " ".join([f"{title_of(name)}.", *said])
 
 
 def _table(name: str, comparison: Comparison) -> Iterator[Html]:
     metrics = comparison.metrics
-    rows = [[ranker, *(_cell(name, comparison, ranker, metric) for metric in metrics)] for ranker in comparison.rankers]
+    rows = [
+        [ranker, comparison.trained_on(ranker), *(_cell(name, comparison, ranker, metric) for metric in metrics)]
+        for ranker in comparison.rankers
+    ]
     kinds = ["reference" if is_reference(ranker) else None for ranker in comparison.rankers]
-    yield table(["ranker", *metrics], rows, kinds)
-    notes = ["Mean ± half the width of its interval; the best that is not a ceiling is bold."]
+    yield table(["ranker", "trained on", *metrics], rows, kinds)
+    notes = [
+        "Trained on: lists × seeds.",
+        "Mean ± half the width of its interval; the best that is not a ceiling is bold.",
+    ]
+    if comparison.against is not None:
+        notes.append(f"In percent: the difference to {comparison.against}, list by list, with its 95% interval.")
     if any(comparison.gap_closed(BASE_ORDER, metric) is not None for metric in metrics):
-        notes.append("of gap: the share of the way from the base order to the best ceiling.")
-    if any(paper_values(name, ranker, metric) for ranker in comparison.rankers for metric in metrics):
+        notes.append("of gap: the share of the way from the base order to the ceiling of the metric's own view.")
+    if any(paper_values(name, comparison.paper_row(one), metric) for one in comparison.rankers for metric in metrics):
         notes.append(
             "paper: its values for Web30k / Yahoo; where the data are others, compare the order, not the values."
         )
     yield element("p", " ".join(notes), class_="soft")
+
+
+def _sheet(sheet: Sheet) -> Iterator[Html]:
+    if sheet.title:
+        yield element("h3", sheet.title)
+    yield table(sheet.header, sheet.rows)
+    yield from (element("p", note, class_="soft") for note in sheet.notes)
 
 
 def _cell(name: str, comparison: Comparison, ranker: str, metric: str) -> Html:
@@ -162,6 +201,9 @@ def _cell(name: str, comparison: Comparison, ranker: str, metric: str) -> Html:
     if value is not None and text.spread:
         interval = f"{value.low:.4f} to {value.high:.4f}"
         parts.append(element("span", f" {text.spread}", class_="soft", title=interval))
+    reference = None if comparison.against is None else comparison.cell(comparison.against, metric)
+    if against := percent_text(comparison.difference(ranker, metric), None if reference is None else reference.mean):
+        parts.append(element("div", against))
     if text.share:
         parts.append(element("div", text.share if text.share == "below" else f"{text.share} of gap"))
     if text.paper:
@@ -227,6 +269,7 @@ class RunFolder:
     run: Mapping[str, Any] | None
     tables: Mapping[str, Rows]
     """By the name of the file without its suffix."""
+    battery: Mapping[str, Any] | None
     attention: Mapping[str, Any] | None
     differences: Mapping[str, Any] | None
     curves: Rows | None
@@ -238,11 +281,13 @@ def read_run(folder: Path) -> RunFolder:
     """Read what is there; an empty folder is a UsageError, and a file that is not as it should be is a DataError."""
     tables = {
         path.stem: _read_rows(path, "ranker", "metric", "mean", "low", "high")
-        for path in sorted(folder.glob("table*.json"), key=_natural)
+        for pattern in ("table*.json", "log-*.json")
+        for path in sorted(folder.glob(pattern), key=_natural)
     }
     run = RunFolder(
         run=_read_object(folder / "run.json"),
         tables={name: rows for name, rows in tables.items() if rows},
+        battery=_read_battery(folder / "battery.json"),
         attention=_read_attention(folder / "figure2.json"),
         differences=_read_with_rows(
             folder / "figure3.json", "baseline", "ranker", "position", "difference", "low", "high"
@@ -291,6 +336,15 @@ def _read_with_rows(path: Path, name: str, *fields: str) -> Mapping[str, Any] | 
     content = _read_object(path, name, "rows")
     if content is not None:
         _check_rows(path, content["rows"], *fields)
+    return content
+
+
+def _read_battery(path: Path) -> Mapping[str, Any] | None:
+    content = _read_object(path, "rows", "differences", "mine", "pointwise")
+    if content is not None:
+        _check_rows(path, content["rows"], "world", "user", "ranker", "metric", "mean", "low", "high")
+        fields = ("world", "user", "ranker", "metric", "against", "mean", "low", "high")
+        _check_rows(path, content["differences"], *fields)
     return content
 
 

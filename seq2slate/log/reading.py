@@ -10,11 +10,14 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from seq2slate.data.impressions import ContextValue, Draft, Impression, ItemColumns
+from seq2slate.data.lists import IntArray
 from seq2slate.errors import UsageError
 from seq2slate.experiments.counts import ArmCounts, Counts, Definition, DraftCounts, MinuteCounts, PositionCounts
 from seq2slate.log.backend import Backend, Connection, Row
@@ -305,15 +308,23 @@ def _read_columns(connection: Connection) -> dict[str, ItemColumns]:
 
 
 def _read_positions(connection: Connection, experiment: str) -> dict[str, list[PositionCounts]]:
-    positions: dict[str, list[PositionCounts]] = {}
-    for arm, _, *sums in connection.rows(
-        "SELECT arm, position, SUM(impressions), SUM(clicks), COUNT(*), SUM(impressions * impressions), "
-        "SUM(clicks * clicks), SUM(impressions * clicks) FROM slot_counts WHERE experiment = ? "
-        "GROUP BY arm, position ORDER BY arm, position",
+    rows = connection.rows(
+        "SELECT arm, unit_group, position, ends, clicks FROM slot_counts WHERE experiment = ? ORDER BY arm",
         (experiment,),
-    ):
-        positions.setdefault(arm, []).append(PositionCounts(*map(int, sums)))
-    return positions
+    )
+    return {
+        arm: _positions(np.array([row[1:] for row in of_arm], np.int64)) for arm, of_arm in groupby(rows, itemgetter(0))
+    }
+
+
+def _positions(rows: IntArray) -> list[PositionCounts]:
+    """Return the counts of each slot, of rows (R, 4): group of units, slot, slates that end there, clicks."""
+    groups, group = np.unique(rows[:, 0], return_inverse=True)
+    ends, clicks = np.zeros((2, len(groups), rows[:, 1].max() + 1), np.int64)
+    ends[group, rows[:, 1]], clicks[group, rows[:, 1]] = rows[:, 2], rows[:, 3]
+    shown = ends[:, ::-1].cumsum(1)[:, ::-1]  # a slate shows its last slot and all above it
+    sums = (shown, clicks, shown > 0, shown * shown, clicks * clicks, shown * clicks)
+    return [PositionCounts(*one) for one in np.stack([each.sum(0) for each in sums], 1).tolist()]
 
 
 def _read_reasons(connection: Connection, experiment: str) -> dict[str, dict[str, int]]:

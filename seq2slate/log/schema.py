@@ -30,7 +30,7 @@ DRAFT_SUMS = tuple(one.name for one in fields(DraftCounts))
 COUNTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "unit_counts": (("experiment", "arm", "unit"), ("impressions", "clicks")),
     "unit_credits": (("experiment", "arm_a", "arm_b", "unit"), ("a_clicks", "b_clicks")),
-    "slot_counts": (("experiment", "arm", "unit_group", "position"), ("impressions", "clicks")),
+    "slot_counts": (("experiment", "arm", "unit_group", "position"), ("ends", "clicks")),
     "fallback_counts": (("experiment", "arm", "reason"), ("impressions",)),
     "minute_counts": (("experiment", "minute", "arm"), ("impressions", "clicks")),
     "draft_counts": (("experiment", "arm_a", "arm_b"), DRAFT_SUMS),
@@ -172,6 +172,15 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE pruned (slates BIGINT NOT NULL)",
         """INSERT INTO pruned (slates) SELECT
             (SELECT COALESCE(SUM(impressions), 0) FROM arm_counts) - (SELECT COUNT(*) FROM impressions)""",
+    ),
+    (  # a slate is counted at its last slot, where it ends, instead of at every slot
+        "ALTER TABLE slot_counts ADD COLUMN ends BIGINT NOT NULL DEFAULT 0",
+        """UPDATE slot_counts SET ends = impressions - COALESCE((
+            SELECT below.impressions FROM slot_counts AS below
+            WHERE below.experiment = slot_counts.experiment AND below.arm = slot_counts.arm
+            AND below.unit_group = slot_counts.unit_group AND below.position = slot_counts.position + 1
+        ), 0)""",
+        "ALTER TABLE slot_counts DROP COLUMN impressions",
     ),
 )
 _APPLIED = "CREATE TABLE IF NOT EXISTS seq2slate_migrations (number INTEGER PRIMARY KEY, at DOUBLE PRECISION NOT NULL)"

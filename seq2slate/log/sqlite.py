@@ -35,7 +35,7 @@ from seq2slate.log.backend import BadRowError, Durability, LogError, Row
 logger = logging.getLogger("seq2slate.log")
 _Identity: TypeAlias = tuple[int, int] | None
 _LOCK_TIMEOUT = 5.0  # seconds, for another process that is writing
-_CHECKPOINT_SECONDS, _CHECKPOINT_ROWS = 10.0, 5000  # between checkpoints, whichever comes first
+_CHECKPOINT_SECONDS, _CHECKPOINT_ROWS = 10.0, 2000  # between checkpoints, whichever comes first
 _CHECKPOINT_PASSES = 5  # each finds only what was committed during the one before; then the write-ahead log restarts
 _LONGEST_WAL = 16_384  # pages of 4 KiB
 _MOST_DAMAGE = 20  # lines of an integrity check

@@ -456,19 +456,18 @@ class _Tally:
 
     def add_impression(self, slate: _Slate, n_shown: int, fallback: str | None) -> None:
         """Count a slate that was not in the log before."""
-        arm, group = (slate.experiment, slate.arm), _group_of(slate.unit)
         self._count(slate, impressions=1)
-        for slot in range(n_shown):
-            self._slots.setdefault((*arm, group, slot), [0, 0])[0] += 1
+        if n_shown:  # one row for the last slot, instead of one for each
+            self._slots.setdefault(_slot_key(slate, n_shown - 1), [0, 0])[0] += 1
         if fallback is not None:
-            self._reasons[*arm, fallback] += 1
+            self._reasons[slate.experiment, slate.arm, fallback] += 1
         if slate.draft is not None:
             self._drafts[slate.experiment, slate.draft.a, slate.draft.b] += 1
 
     def add_click(self, slate: _Slate, slot: int) -> None:
         """Count a click that was not in the log before."""
         self._count(slate, clicks=1)
-        self._slots.setdefault((slate.experiment, slate.arm, _group_of(slate.unit), slot), [0, 0])[1] += 1
+        self._slots.setdefault(_slot_key(slate, slot), [0, 0])[1] += 1
         if slate.draft is not None:
             key = (slate.experiment, slate.draft.a, slate.draft.b, slate.unit)
             self._credits.setdefault(key, [0, 0])[slate.draft.teams[slot] == "b"] += 1
@@ -550,8 +549,8 @@ def add_counts(connection: Connection, table: str, added: Mapping[Any, Sequence[
         connection.rows(_add_to(table, len(some)), [part for row in some for part in (*row[0], *row[1])])
 
 
-def _group_of(unit: str) -> int:
-    return crc32(unit.encode()) % GROUPS
+def _slot_key(slate: _Slate, slot: int) -> tuple[str, str, int, int]:
+    return slate.experiment, slate.arm, crc32(slate.unit.encode()) % GROUPS, slot
 
 
 @lru_cache(maxsize=256)

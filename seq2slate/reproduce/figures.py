@@ -3,10 +3,11 @@
 Figure 2 draws one test list. A rule picks it, not its looks: the first with at least three clicks and 15 to 40 items,
 or, where there is none, the shortest with at least three clicks, or else with the most clicks.
 
-Two times are compared with the paper's ratios. The two decoders take turns on the same lists with one thread, and the
-best of three turns counts: what else the machine does slows down both, and only ever slows them down. Training is one
-epoch and ranking fills every slot. The time to convergence of cross-entropy and of REINFORCE comes from their cells: it
-is training up to the epoch that was best on the validation lists.
+Two times are compared with the paper's ratios, for the paper's network as preset `paper-tuned` trains it. The two
+decoders take turns on the same lists with one thread, and the best of three turns counts: what else the machine does
+slows down both, and only ever slows them down. Training is one epoch and ranking fills every slot. The time to
+convergence of cross-entropy and of REINFORCE comes from their cells: it is training up to the epoch that was best on
+the validation lists.
 """
 
 from __future__ import annotations
@@ -27,17 +28,21 @@ from seq2slate.estimator import load
 from seq2slate.evaluation.comparison import BASE_ORDER
 from seq2slate.evaluation.paper import REINFORCE_TIMES_SLOWER, TIMES_FASTER
 from seq2slate.evaluation.statistics import mean_over_lists, none_if_nan, two_way_interval
-from seq2slate.reproduce.data import load_fold
+from seq2slate.reproduce.data import load_source
 from seq2slate.reproduce.plan import (
-    CONVERGENCE,
+    DECODERS,
     FIGURE_2,
     FIGURE_3,
     RECIPES,
     USERS,
+    Cell,
     NetworkRecipe,
-    RunSettings,
+    convergence_rows,
+    fold_name,
+    row_of,
 )
-from seq2slate.reproduce.results import Results
+from seq2slate.reproduce.results import Results, paired
+from seq2slate.reproduce.sizes import RunSettings
 from seq2slate.reproduce.work import model_folder, train_recipe
 from seq2slate.reranker import Reranker
 
@@ -50,13 +55,13 @@ RULE = (
 _CLICKS, _FEWEST_ITEMS, _MOST_ITEMS = 3, 15, 40
 
 
-def attention(out: Path) -> dict[str, Any] | None:
+def attention(folder: Path) -> dict[str, Any] | None:
     """Return figure 2: the probability of every item at every step; None if the model or a list is missing."""
-    folder = model_folder(out, FIGURE_USER)
-    test = load_fold(out / "data", 0, FIGURE_USER).test
-    if not folder.exists() or not test.n_items:
+    model = model_folder(folder, FIGURE_USER)
+    test = load_source(folder / "data" / fold_name(0), FIGURE_USER).test
+    if not model.exists() or not test.n_items:
         return None
-    reranker = load(folder)
+    reranker = load(model)
     assert isinstance(reranker, Reranker), "figure 2 draws a network"
     one = test[list_to_draw(test)]
     decoded = reranker.model_.decode(one)
@@ -84,13 +89,15 @@ def list_to_draw(lists: ItemLists) -> int:
 
 def click_differences(results: Results) -> dict[str, Any]:
     """Return figure 3: the difference in clicks of each position to the base order, paired by list."""
-    base = results.shown(FIGURE_USER, BASE_ORDER)
+    base, *shown = (
+        results.shown(FIGURE_USER, row_of(name, results.settings, results.n_train, carries_claim=True))
+        for name in (BASE_ORDER, *FIGURE_3)
+    )
     rows = []
-    for ranker in FIGURE_3:
-        shown = results.shown(FIGURE_USER, ranker)
-        if not shown.size or not base.size:
+    for ranker, clicks in zip(FIGURE_3, shown, strict=True):
+        if not clicks.size or not base.size:
             continue
-        differences = np.moveaxis(shown - base, -1, 0)  # (slots, seeds, lists)
+        differences = np.moveaxis(paired(clicks, base), -1, 0)  # (slots, seeds, lists)
         for position, (values, (low, high)) in enumerate(zip(differences, two_way_interval(differences), strict=True)):
             ends = {"low": none_if_nan(float(low)), "high": none_if_nan(float(high))}
             rows.append({"ranker": ranker, "position": position + 1, "difference": mean_over_lists(values), **ends})
@@ -101,7 +108,7 @@ def curves(results: Results) -> list[dict[str, Any]]:
     """Return the learning curves of all networks, epoch by epoch."""
     return [
         {
-            "run": f"{cell.user}-clicks" + (f", fold {cell.fold + 1}" if results.folds > 1 else ""),
+            "run": ", ".join([f"{cell.user}-clicks", *_run_details(cell, results)]),
             "ranker": cell.recipe,
             "seed": cell.seed,
             "epoch": epoch + 1,
@@ -115,11 +122,20 @@ def curves(results: Results) -> list[dict[str, Any]]:
     ]
 
 
+def _run_details(cell: Cell, results: Results) -> list[str]:
+    """Return what tells the runs of one user apart: the fold and the number of training lists."""
+    return [
+        *([cell.source] if len(results.sources) > 1 else []),
+        *([f"{cell.lists:,} training lists"] if cell.lists else []),
+    ]
+
+
 def rank_changes(results: Results) -> dict[str, Any]:
-    """Return how far seq2slate moves items, over all folds and seeds."""
+    """Return how far the network of figure 2 moves items, over all folds and seeds."""
     counts = Counter[tuple[int, bool]]()
-    for folds in results.of(FIGURE_USER, FIGURE_2).values():
-        for result in folds:
+    row = row_of(FIGURE_2, results.settings, results.n_train, carries_claim=True)
+    for whole in results.of(FIGURE_USER, row).values():
+        for result in whole:
             for change, clicked, count in result.changes.tolist():
                 counts[change, bool(clicked)] += count
     rows = [
@@ -131,18 +147,17 @@ def rank_changes(results: Results) -> dict[str, Any]:
 # Times
 
 _TURNS = 3
-_DECODERS = {"sequential": "seq2slate", "one-step": "one-step decoder"}
 
 
-def decoder_times(out: Path, settings: RunSettings) -> list[dict[str, Any]]:
+def decoder_times(folder: Path, settings: RunSettings) -> list[dict[str, Any]]:
     """Time both decoders, and return a row for each of them in training and in inference, in seconds a list."""
-    train, valid, test = load_fold(out / "data", 0, FIGURE_USER)
+    train, valid, test = load_source(folder / "data" / fold_name(0), FIGURE_USER)
     train, test = (_with_clicks_first(lists)[: settings.timed_lists] for lists in (train, test))
     one_to_validate = _with_clicks_first(valid)[:1]
-    best = dict.fromkeys(((what, decoder) for what in TIMES_FASTER for decoder in _DECODERS), float("inf"))
+    best = dict.fromkeys(((what, decoder) for what in TIMES_FASTER for decoder in DECODERS), float("inf"))
     with _one_thread():
         for turn in range(_TURNS + 1):
-            for decoder, name in _DECODERS.items():
+            for decoder, name in DECODERS.items():
                 times = _turn(name, train, one_to_validate, test)
                 if turn:  # the first one warms up
                     best |= {(what, decoder): min(best[what, decoder], seconds) for what, seconds in times.items()}
@@ -160,14 +175,15 @@ def decoder_times(out: Path, settings: RunSettings) -> list[dict[str, Any]]:
 
 def convergence_times(results: Results) -> list[dict[str, Any]]:
     """Return how long cross-entropy and REINFORCE were trained up to their best epochs; nothing if one is missing."""
+    rows = convergence_rows(results.settings, results.n_train)
     times = {
-        name: [result.seconds["to the best epoch"] for folds in by_seed.values() for result in folds]
-        for name in CONVERGENCE
-        if (by_seed := results.of(FIGURE_USER, name))
+        name: [result.seconds["to the best epoch"] for whole in by_seed.values() for result in whole]
+        for name, row in rows.items()
+        if (by_seed := results.of(FIGURE_USER, row))
     }
-    if len(times) < len(CONVERGENCE):
+    if len(times) < len(rows):
         return []
-    usual, reinforce = (float(np.mean(times[name])) for name in CONVERGENCE)
+    usual, reinforce = (float(np.mean(of_row)) for of_row in times.values())
     ratios = {"cross-entropy": (usual, None, None), "REINFORCE": (reinforce, reinforce / usual, REINFORCE_TIMES_SLOWER)}
     return [
         {"what": "training to the best epoch", "ranker": name, "seconds": seconds, "ratio": ratio, "paper": paper}
@@ -180,7 +196,7 @@ def _turn(name: str, train: ItemLists, valid: ItemLists, test: ItemLists) -> dic
     recipe = RECIPES[name]
     assert isinstance(recipe, NetworkRecipe), "both decoders are networks"
     began = time.perf_counter()
-    model = train_recipe(recipe, train, valid, epochs=1, seed=0)
+    model = train_recipe(recipe, train, valid, epochs=1, steps=None, seed=0)
     trained = time.perf_counter()
     rank_lists(model, test)
     ranked = time.perf_counter()

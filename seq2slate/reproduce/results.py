@@ -1,4 +1,4 @@
-"""The result of a cell, in one file that appears whole or not at all, and results joined over folds and seeds."""
+"""The result of a cell, in one file that appears whole or not at all, and results joined over sources and seeds."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ import numpy as np
 from seq2slate.atomic import atomic_path
 from seq2slate.data.lists import IntArray
 from seq2slate.errors import DataError
+from seq2slate.evaluation.statistics import mean_over_lists, none_if_nan, two_way_interval
 from seq2slate.metrics import Values
-from seq2slate.reproduce.plan import Cell, RunSettings, seeds_of
+from seq2slate.reproduce.plan import RECIPES, Cell, ReferenceRecipe, Row
+from seq2slate.reproduce.sizes import RunSettings
 
 
 @dataclass(frozen=True, eq=False)
 class CellResult:
-    """One ranker on the test lists of one fold."""
+    """One ranker on the test lists of one source."""
 
     list_ids: Sequence[str]
     """(Q,) the test lists."""
@@ -71,31 +73,58 @@ class Results:
 
     cells: Mapping[Cell, CellResult]
     settings: RunSettings
-    folds: int
+    n_train: int
+    """The training lists that there are."""
+    sources: Sequence[str]
+    """Whose test lists are joined: the folds of a data set, or one world or log."""
 
     @classmethod
-    def load(cls, cells: Sequence[Cell], folder: Path, settings: RunSettings, folds: int) -> Results:
+    def load(
+        cls, cells: Sequence[Cell], folder: Path, settings: RunSettings, *, n_train: int, sources: Sequence[str]
+    ) -> Results:
         """Read the results of the cells that have a file."""
         found = {cell: CellResult.load(folder / cell.file) for cell in cells if (folder / cell.file).exists()}
-        return cls(found, settings, folds)
+        return cls(found, settings, n_train, sources)
 
-    def of(self, user: str, recipe: str) -> dict[int, list[CellResult]]:
-        """Return the results of a recipe by seed, fold by fold; a seed that lacks a fold is left out."""
+    def of(self, user: str, row: Row) -> dict[int, list[CellResult]]:
+        """Return the results of a row by seed, source by source; a seed that lacks a source is left out."""
         by_seed = {}
-        for seed in seeds_of(recipe, self.settings):
-            folds = [self.cells.get(Cell(user, fold, recipe, seed)) for fold in range(self.folds)]
-            whole = [result for result in folds if result is not None]
-            if len(whole) == self.folds:
+        for seed in range(row.seeds):
+            found = [self.cells.get(row.cells(source, user)[seed]) for source in self.sources]
+            whole = [result for result in found if result is not None]
+            if len(whole) == len(self.sources):
                 by_seed[seed] = whole
         return by_seed
 
-    def values(self, user: str, recipe: str, metric: str) -> Values:
-        """Return (seeds, lists) the values of all test lists, fold after fold."""
-        return _stacked([[result.values[metric] for result in folds] for folds in self.of(user, recipe).values()])
+    def values(self, user: str, row: Row, metric: str) -> Values:
+        """Return (seeds, lists) the values of all test lists, source after source."""
+        return _stacked([[result.values[metric] for result in whole] for whole in self.of(user, row).values()])
 
-    def shown(self, user: str, recipe: str) -> Values:
-        """Return (seeds, lists, slots) the clicks on the slates, fold after fold."""
-        return _stacked([[result.shown for result in folds] for folds in self.of(user, recipe).values()])
+    def shown(self, user: str, row: Row) -> Values:
+        """Return (seeds, lists, slots) the clicks on the slates, source after source."""
+        return _stacked([[result.shown for result in whole] for whole in self.of(user, row).values()])
+
+    def n_lists(self, row: Row) -> int | None:
+        """Return the number of training lists of a row; None where nothing is trained."""
+        return None if isinstance(RECIPES[row.recipe], ReferenceRecipe) else row.lists or self.n_train
+
+
+def paired(values: Values, others: Values) -> Values:
+    """Return (seeds, lists) the differences to other values; one seed goes with all, and of more the first few.
+
+    >>> paired(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1.0, 1.0]])).tolist()
+    [[0.0, 1.0], [2.0, 3.0]]
+    """
+    n_seeds = min(len(values), len(others)) if min(len(values), len(others)) > 1 else None
+    differences: Values = values[:n_seeds] - others[:n_seeds]
+    return differences
+
+
+def interval_of(values: Values) -> dict[str, float | None]:
+    """Return mean, low and high of values (seeds, lists): the 95% interval over both."""
+    low, high = two_way_interval(values)
+    numbers = {"mean": mean_over_lists(values), "low": float(low), "high": float(high)}
+    return {name: none_if_nan(number) for name, number in numbers.items()}
 
 
 def _stacked(seeds: list[list[Any]]) -> Values:

@@ -1,51 +1,51 @@
-"""`seq2slate reproduce`: prepare the data, do the cells that are missing, and write tables, figures and the report.
-
-The folder of a run can be given again, for another table or after an interruption: what is there is not done again. It
-holds one set of settings and one data set; others are refused.
-"""
+"""`seq2slate reproduce`: the paper's tables and figures. Prepare lists, do the cells that are missing, and write."""
 
 from __future__ import annotations
 
 import json
-import platform
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
-from seq2slate import __version__
-from seq2slate.atomic import atomic_path
-from seq2slate.config import PRESETS
 from seq2slate.errors import UsageError
 from seq2slate.evaluation.comparison import Comparison
-from seq2slate.evaluation.report import flat_items, write_report
+from seq2slate.progress import track
 from seq2slate.reproduce import figures
-from seq2slate.reproduce.data import digest, fold_facts, graded_folds, load_fold, prepare
-from seq2slate.reproduce.plan import RECIPES, TABLES, TARGETS, USERS, Cell, RunSettings, cells_of
+from seq2slate.reproduce.data import digest, fold_facts, graded_folds, load_source, prepare
+from seq2slate.reproduce.folder import Plan, check_same_data, continue_part, do_missing, finish_part, part_identity
+from seq2slate.reproduce.plan import PAPER_TARGETS, TABLES, USERS, Cell, cells_of, fold_name
 from seq2slate.reproduce.results import Results, write_json
-from seq2slate.reproduce.tables import PrintedRows, print_and_write, printed_parts, table_rows
-from seq2slate.reproduce.workers import CellBar, Failure, do_cells
+from seq2slate.reproduce.sizes import RunSettings
+from seq2slate.reproduce.tables import PrintedRows, printed_parts, table_rows
+from seq2slate.reproduce.workers import Failure
 
+PART = "paper"
 _DECODERS = "cells/decoders.json"
 _GENERATED = "generated"
 
 
 def reproduce(
-    target: str, out: Path, settings: RunSettings, *, data: str | None = None, jobs: int = 1, console: Console
+    target: str,
+    out: Path,
+    settings: RunSettings,
+    *,
+    data: str | None = None,
+    columns: Mapping[str, Any] | None = None,
+    jobs: int = 1,
+    console: Console,
 ) -> dict[Cell, Failure]:
     """Make a table, a figure, the times, or all of them.
 
     Args:
-        target: One of `TARGETS`.
+        target: One of `PAPER_TARGETS`, or "all".
         out: The folder of the run; one that was interrupted is continued.
         settings: The sizes of the run.
         data: Graded lists: a file, a glob, or a folder with train, valid and test; generated if None.
+        columns: Roles of the columns of `data`, as `read` takes them.
         jobs: Processes at a time.
         console: Where the tables are printed.
 
@@ -56,86 +56,75 @@ def reproduce(
         UsageError: The folder holds something else, or a run with other settings or data.
         DataError: The lists have no labels, no features, or too few clicks.
     """
-    if target not in TARGETS:
-        raise UsageError(f"there is nothing called {target!r} to reproduce; choose one of {', '.join(TARGETS)}")
-    began = time.monotonic()
-    facts = prepared(out, settings, data)
-    ceilings = load_fold(out / "data", 0, figures.FIGURE_USER).test.relevance_probability is not None
-    cells = cells_of(target, settings, folds=len(facts), ceilings=ceilings)
-    missing = [cell for cell in cells if not (out / "cells" / cell.file).exists()]
-    with CellBar(len(cells), done=len(cells) - len(missing)) as bar:
-        do_cells(missing, out, settings, jobs=jobs, bar=bar)
-    _write_failures(out / "failures.txt", bar.failures)
-    wanted = TARGETS[:-1] if target == "all" else (target,)
-    if "timing" in wanted and not (out / _DECODERS).exists():
-        write_json(out / _DECODERS, figures.decoder_times(out, settings))
-    everything = cells_of("all", settings, folds=len(facts), ceilings=ceilings)
-    results = Results.load(everything, out / "cells", settings, len(facts))
+    check_target(target)
+    began, folder = time.monotonic(), out / PART
+    facts = prepared(out, settings, data, columns)
+    n_train, sources = _training_lists(facts), [fold_name(fold) for fold in range(len(facts))]
+    ceilings = load_source(folder / "data" / sources[0]).test.relevance_probability is not None
+    cells = cells_of(target, settings, sources=sources, n_train=n_train, ceilings=ceilings)
+    failures = do_missing(cells, folder, settings, jobs=jobs)
+    wanted = PAPER_TARGETS if target == "all" else (target,)
+    if "timing" in wanted and not (folder / _DECODERS).exists():
+        write_json(folder / _DECODERS, figures.decoder_times(folder, settings))
+    everything = cells_of("all", settings, sources=sources, n_train=n_train, ceilings=ceilings)
+    results = Results.load(everything, folder / "cells", settings, n_train=n_train, sources=sources)
     written = write_results(out, wanted, results)
-    run = json.loads((out / "run.json").read_text())
-    run |= origin(results, facts, written, seconds=time.monotonic() - began)
-    write_json(out / "run.json", run)
-    print_and_write(console, printed_parts(run, written, results, bar.failures), out / "tables.txt")
-    console.print(f"report: {write_report(out)}", highlight=False, soft_wrap=True)
-    return bar.failures
+    run = json.loads((folder / "run.json").read_text()) | {
+        "seeds": list(range(settings.seeds)),
+        "notes": list(_notes(facts, written)),
+        "seconds": {"this run": round(time.monotonic() - began, 1), **seconds_of(results)},
+    }
+    finish_part(out, PART, run, printed_parts(run, written, results, failures), console)
+    return failures
 
 
-def _write_failures(path: Path, failures: Mapping[Cell, Failure]) -> None:
-    """Write where in the code each cell failed; nothing, and no old file, if none did."""
-    path.unlink(missing_ok=True)
-    if failures:
-        with atomic_path(path) as partial:
-            partial.write_text("\n".join(f"{cell}\n{failure.details}" for cell, failure in failures.items()))
+def check_target(target: str) -> None:
+    """Raise a UsageError for what is not of the paper."""
+    if target not in (*PAPER_TARGETS, "all"):
+        raise UsageError(
+            f"there is nothing called {target!r} to reproduce; choose one of {', '.join((*PAPER_TARGETS, 'all'))}"
+        )
 
 
-# The folder
+def planned_cells(
+    target: str, settings: RunSettings, data: str | None = None, columns: Mapping[str, Any] | None = None
+) -> Plan:
+    """Return what a run is going to do; lists are read from files for it, but not generated."""
+    check_target(target)
+    sizes, ceilings = [settings.train], True
+    if data is not None:
+        folds = graded_folds(data, settings, columns)
+        sizes, ceilings = [len(fold.train) for fold in folds], folds[0].test.relevance_probability is not None
+    n_train = {fold_name(number): size for number, size in enumerate(sizes)}
+    cells = cells_of(target, settings, sources=list(n_train), n_train=min(sizes), ceilings=ceilings)
+    return Plan(PART, cells, n_train)
 
 
-def prepared(out: Path, settings: RunSettings, data: str | None) -> list[dict[str, Any]]:
+def prepared(
+    out: Path, settings: RunSettings, data: str | None, columns: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
     """Make the clicked lists, unless they are there; return the facts of each fold.
 
     Generated lists follow from the settings and are not made twice. Lists from files are read each time, to be sure
     that they are still the same.
     """
-    wanted = {"settings": asdict(settings), "presets": {name: dict(options) for name, options in PRESETS.items()}}
-    stored = _stored(out)
+    folder, stored = out / PART, continue_part(out, PART, settings)
+    if stored is not None and data is None and stored["data"]["source"] == _GENERATED:
+        facts = fold_facts(folder / "data")
+        if len(facts) == 1 and set(USERS) <= facts[0]["users"].keys():
+            return facts
+    folds = graded_folds(data, settings, columns)
+    source = {"source": _GENERATED if data is None else str(data), "folds": len(folds), "sha256": digest(folds)}
     if stored is not None:
-        _check_same(wanted, stored, out)
-        if data is None and stored["data"]["source"] == _GENERATED and len(fold_facts(out / "data")) == 1:
-            return fold_facts(out / "data")
-    folds = graded_folds(data, settings)
-    wanted["data"] = {"source": _GENERATED if data is None else str(data), "folds": len(folds), "sha256": digest(folds)}
-    if stored is not None and stored["data"]["sha256"] != wanted["data"]["sha256"]:
-        raise UsageError(
-            f"{out} holds a run with other data: {stored['data']['source']}, SHA-256 {stored['data']['sha256'][:12]}…, "
-            f"and not {wanted['data']['source']}, {wanted['data']['sha256'][:12]}…. Choose another --out"
-        )
-    write_json(out / "run.json", (stored or {}) | wanted)
-    prepare(folds, out / "data")
-    return fold_facts(out / "data")
+        check_same_data(out, stored["data"], source)
+    write_json(folder / "run.json", (stored or {}) | part_identity(settings) | {"data": source})
+    for number, graded in enumerate(track(folds, "ordering the lists")):
+        prepare(graded, folder / "data" / fold_name(number), {user: user for user in USERS})
+    return fold_facts(folder / "data")
 
 
-def _stored(out: Path) -> dict[str, Any] | None:
-    if not out.exists() or not any(out.iterdir()):
-        return None
-    if not (out / "run.json").exists():
-        raise UsageError(f"{out} holds something else than a run: choose an empty folder with --out")
-    stored: dict[str, Any] = json.loads((out / "run.json").read_text())
-    if not {"settings", "presets", "data"} <= stored.keys():
-        raise UsageError(f"{out} holds a run that did not come from here: choose another folder with --out")
-    return stored
-
-
-def _check_same(wanted: dict[str, Any], stored: dict[str, Any], out: Path) -> None:
-    """Refuse to go on with other settings, and say which."""
-    now, then = (dict(flat_items(json.loads(json.dumps(values)), ".")) for values in (wanted, stored))
-    differences = [
-        f"{name} is {then.get(name)} there and {now.get(name)} now"
-        for name in dict.fromkeys([*now, *then])
-        if name.partition(".")[0] in wanted and now.get(name) != then.get(name)
-    ]
-    if differences:
-        raise UsageError(f"{out} holds a run with other settings: {'; '.join(differences)}. Choose another --out")
+def _training_lists(facts: Sequence[Mapping[str, Any]]) -> int:
+    return min(int(fold["lists"]["train"]) for fold in facts)
 
 
 # What a run leaves
@@ -147,13 +136,13 @@ def write_results(out: Path, wanted: Sequence[str], results: Results) -> Printed
     rows = {name: table_rows(name, results) for name in tables}
     for name, of_table in rows.items():
         write_json(out / f"{name}.json", of_table)
-    if "figure2" in wanted and (drawn := figures.attention(out)) is not None:
+    if "figure2" in wanted and (drawn := figures.attention(out / PART)) is not None:
         write_json(out / "figure2.json", drawn)
     if "figure3" in wanted:
         write_json(out / "figure3.json", figures.click_differences(results))
     timing = []
     if "timing" in wanted or (out / "timing.json").exists():
-        timing = [*json.loads((out / _DECODERS).read_text()), *figures.convergence_times(results)]
+        timing = [*json.loads((out / PART / _DECODERS).read_text()), *figures.convergence_times(results)]
         write_json(out / "timing.json", timing)
     for name, found in (("curves", figures.curves(results)), ("rank-changes", figures.rank_changes(results))):
         if found if isinstance(found, list) else found["rows"]:
@@ -164,40 +153,17 @@ def write_results(out: Path, wanted: Sequence[str], results: Results) -> Printed
 # How the run was made, for run.json
 
 
-def origin(
-    results: Results, facts: Sequence[Mapping[str, Any]], written: PrintedRows, *, seconds: float
-) -> dict[str, Any]:
-    """Return the entries of run.json that say how the run was made."""
-    return {
-        "title": "The experiments of the paper",
-        "command": " ".join(["seq2slate", *sys.argv[1:]]),
-        "versions": {"seq2slate": __version__, "python": platform.python_version(), **dict(_versions())},
-        "seeds": list(range(results.settings.seeds)),
-        "notes": list(_notes(facts, written)),
-        "seconds": {"this run": round(seconds, 1), **seconds_of(results)},
-    }
-
-
 def seconds_of(results: Results) -> dict[str, dict[str, dict[str, float]]]:
-    """Return user → recipe → what took how long, as a mean over folds and seeds."""
+    """Return user → recipe and size → what took how long, as a mean over folds and seeds."""
+    of_cells: dict[tuple[str, str], list[Mapping[str, float]]] = {}
+    for cell, result in results.cells.items():
+        size = f", {cell.lists:,} lists" if cell.lists else ""
+        of_cells.setdefault((cell.user, f"{cell.recipe}{size}"), []).append(result.seconds)
     found: dict[str, dict[str, dict[str, float]]] = {}
-    for user in USERS:
-        for recipe in RECIPES:
-            of_cells = [
-                result.seconds for cell, result in results.cells.items() if (cell.user, cell.recipe) == (user, recipe)
-            ]
-            if of_cells:
-                means = {what: float(np.mean([one[what] for one in of_cells])) for what in of_cells[0]}
-                found.setdefault(user, {})[recipe] = {what: round(mean, 3) for what, mean in means.items()}
+    for (user, name), seconds in of_cells.items():
+        means = {what: float(np.mean([one[what] for one in seconds])) for what in seconds[0]}
+        found.setdefault(user, {})[name] = {what: round(mean, 3) for what, mean in means.items()}
     return found
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    for name in ("torch", "numpy", "lightgbm"):
-        try:
-            yield name, version(name)
-        except PackageNotFoundError:  # a baseline that is not installed was not used
-            continue
 
 
 def _notes(facts: Sequence[Mapping[str, Any]], written: PrintedRows) -> Iterator[str]:
@@ -227,11 +193,13 @@ def _notes(facts: Sequence[Mapping[str, Any]], written: PrintedRows) -> Iterator
         "paper's for Web30k, whatever the data (the paper has 0.1 for Yahoo)."
     )
     yield (
-        "seq2slate is the preset `default`: the paper's network with a prior on the base position and a pairwise "
-        "interaction, which learns what a click changes for the other items, by their distances in the list."
+        "Rows of seq2slate name the preset: `paper` is the paper's network and recipe, `paper-tuned` the same network "
+        "with a tuned recipe, and `default` adds a prior on the base position and a pairwise interaction, which "
+        "learns what a click changes for the other items, by their distances in the list."
     )
     for name, rows in written.tables.items():
-        yield from _ceiling_note(name, Comparison(rows))
+        if TABLES[name].claim:
+            yield from _ceiling_note(name, Comparison(rows))
     yield figures.RULE
 
 

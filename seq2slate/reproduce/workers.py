@@ -19,7 +19,8 @@ from pathlib import Path
 
 from seq2slate.errors import Seq2SlateError, TrainingInterruptedError
 from seq2slate.progress import ProgressBar
-from seq2slate.reproduce.plan import Cell, RunSettings
+from seq2slate.reproduce.plan import Cell
+from seq2slate.reproduce.sizes import RunSettings
 from seq2slate.reproduce.work import do_cell
 
 

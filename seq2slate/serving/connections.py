@@ -8,13 +8,16 @@ memory, keep the event loop busy, or hold connections for ever.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
+from functools import partial
 from typing import ClassVar
 
 from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from seq2slate.serving.admission import Admission, Ticket
-from seq2slate.serving.middleware import RETRY_LATER, TICKET, Limits, error_response
+from seq2slate.serving.middleware import RESPOND, RETRY_LATER, TICKET, Limits, Response, error_response
 
 _MAX_PIPELINED = 16  # requests that wait for their turn on one connection
 _BYTES_A_HEADER = 4  # colon, space and line break
@@ -23,9 +26,16 @@ _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-type: application/json\r\n"
     b"content-length: %d\r\n\r\n%b" % (len(_MESSAGE), _MESSAGE)
 )
+
+
+def _lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    return b"".join(b"%b: %b\r\n" % header for header in headers)
+
+
+_OK = b"HTTP/1.1 200 OK\r\n%b" % _lines(one for one in Response(b"").all_headers() if one[0] != b"content-length")
 _OVERLOADED = error_response(429, "overloaded; try again", RETRY_LATER)
 REFUSAL = b"HTTP/1.1 429 Too Many Requests\r\nconnection: close\r\n%b\r\n%b" % (
-    b"".join(b"%b: %b\r\n" % header for header in _OVERLOADED.all_headers()),
+    _lines(_OVERLOADED.all_headers()),
     _OVERLOADED.body,
 )
 """A whole response, after which the connection is closed."""
@@ -120,6 +130,26 @@ class LimitedConnection(HttpToolsProtocol):
             self._refuse()
         else:
             super().send_400_response(msg)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        """Start a request whose turn it is; a hot one may hand over its response as a whole."""
+        if "extensions" in cycle.scope:
+            cycle.scope["extensions"][RESPOND] = partial(self._respond, cycle)  # type: ignore[assignment]
+        super()._start_asgi_task(cycle, app)
+
+    async def _respond(self, cycle: RequestResponseCycle, body: bytes) -> None:
+        """Respond with JSON in one write, which is one packet; `send` makes two of it."""
+        if self.flow.write_paused and not cycle.disconnected:
+            await self.flow.drain()
+        if cycle.disconnected:
+            return
+        cycle.response_started = cycle.response_complete = True
+        connection = b"" if cycle.keep_alive else b"connection: close\r\n"
+        self.transport.write(b"%bcontent-length: %d\r\n%b\r\n%b" % (_OK, len(body), connection, body))
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
 
     def _is_overload(self) -> bool:
         """Get a ticket for the request, if it needs one; say whether there is none."""

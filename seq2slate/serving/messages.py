@@ -175,7 +175,7 @@ def read_rerank(
         raise HTTPException(422, "items: expected either items or item_ids")
     n_items = len(message.item_ids or message.items or ())
     _check_number("items", n_items, max_items)
-    if b"\\u" in body:  # else no text can be such that the log refuses it
+    if b"\\" in body:  # else no text has an escape, without which none can be such that the log refuses it
         _check_texts(message)
     if message.items is not None:
         if message.features is not None or message.categorical or message.titles is not None:

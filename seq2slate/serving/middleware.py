@@ -36,6 +36,8 @@ _logger = logging.getLogger("seq2slate.serving")
 JSON, HTML = "application/json", "text/html; charset=utf-8"
 TICKET = "seq2slate.ticket"
 """The extension of an ASGI scope by which a connection hands over the ticket of a request."""
+RESPOND = "seq2slate.respond"
+"""The extension by which a connection takes the body of a response that is JSON with status 200."""
 RETRY_LATER = {"Retry-After": "1"}
 _CLOSE = {"Connection": "close"}
 _CONNECTION_BYTES = 64 << 10  # the server's own buffer of a body that is still arriving
@@ -299,8 +301,12 @@ class Endpoint:
             self._counters[response.status] = counter
         self._counters[response.status].inc()
         self._seconds.observe(time.perf_counter() - started)
-        await send({"type": "http.response.start", "status": response.status, "headers": response.all_headers()})
-        await send({"type": "http.response.body", "body": response.body})
+        respond = scope.get("extensions", {}).get(RESPOND)
+        if respond is not None and response.status == 200:
+            await respond(response.body)
+        else:
+            await send({"type": "http.response.start", "status": response.status, "headers": response.all_headers()})
+            await send({"type": "http.response.body", "body": response.body})
 
     async def _respond(self, request: Request) -> Response:
         middleware, admission, route = self._middleware, self._middleware.admission, self._route

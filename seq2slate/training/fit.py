@@ -236,7 +236,7 @@ class _Run:
         self.optimiser = torch.optim.Adam(
             _groups(self.network, config), lr=config.learning_rate, weight_decay=config.l2
         )
-        self.objective = Objective(config)
+        self.objective = Objective(config, len(self.useful))
         self.generator = torch.Generator(model.device).manual_seed(config.seed)
         self.progress = Progress()
         self.best_weights: dict[str, Tensor] = {}

@@ -28,7 +28,8 @@ The first term is as large as the loss itself while the network knows nothing, a
 Most columns of a log say nothing about clicks that the base order does not say already, and a network that reads them
 all learns their noise. `group_lasso` adds λ Σ_j w_j Σ_c ‖W_c‖ to the sequence loss, W_c being all weights of encoder
 and decoder that multiply input column c (Yuan and Lin 2006): a column keeps weights only if its gradient stays above λ
-in the mean over steps. The weights w_j of the steps make λ mean the same for both decoders and any number of slots.
+in the mean over steps. The gradient of a column of noise is about 1 / √(training lists), and so is λ. The weights w_j
+of the steps make λ mean the same for both decoders and any number of slots.
 """
 
 from __future__ import annotations
@@ -58,10 +59,16 @@ _INTERRUPTED = "interrupted while the click model was fitted: nothing is saved y
 
 
 class Objective:
-    """An objective with its moving average, which is part of a run's state."""
+    """An objective with its moving average, which is part of a run's state.
 
-    def __init__(self, config: TrainingConfig) -> None:
+    Args:
+        config: What is minimised.
+        n_lists: Training lists: the more there are, the less their noise, and the less the group lasso.
+    """
+
+    def __init__(self, config: TrainingConfig, n_lists: int = 1) -> None:
         self.config = config
+        self.group_lasso = config.group_lasso / n_lists**0.5
         self.loss = make_loss(config.loss, gamma=config.gamma)
         self.reward = Measure.parse(config.reward)
         self.baseline = torch.zeros(0)
@@ -78,9 +85,9 @@ class Objective:
         drawn = None if self.config.policy == "greedy" else generator
         steps = network.decoder.loss_steps(encoded, labels, k, drawn)
         surrogate, watched = self._sequence_loss(steps, labels, encoded.mask)
-        if self.config.group_lasso:
+        if self.group_lasso:
             norms = network.input_weights.norm(dim=1).sum()
-            surrogate = surrogate + self.config.group_lasso * self._step_weights(steps).sum() * norms
+            surrogate = surrogate + self.group_lasso * self._step_weights(steps).sum() * norms
         return surrogate, watched
 
     def _sequence_loss(self, steps: TrainingSteps, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
