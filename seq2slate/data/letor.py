@@ -39,7 +39,7 @@ from seq2slate.errors import DataError
 COMMENT = "comment"
 """The categorical column that holds the comments."""
 
-_CHUNK_BYTES = 4 * 2**20
+_CHUNK_BYTES = 2**20  # larger ones are slower: they leave the caches of the processor
 _ROWS_AT_ONCE = 4096
 _MOST_DIGITS = 100  # of an index: Python refuses to make a number of thousands
 _MOST_SHOWN = 60
@@ -61,6 +61,15 @@ class _Block(NamedTuple):
     qids: Strings
     item_ids: Strings
     comments: Strings
+
+
+class _Lines(NamedTuple):
+    """The parts of the lines with data of one chunk."""
+
+    labels: list[float]
+    qids: list[bytes]
+    pairs: list[bytes]
+    comments: list[bytes]
 
 
 class _Pairs(NamedTuple):
@@ -122,40 +131,49 @@ def _widened(lists: ItemLists, width: int, with_comments: bool) -> ItemLists:
 
 
 def _parse(chunk: bytes, n_features: int | None, path: AnyPath, first_line: int) -> _Block:
-    lines = [line.partition(b"#") for line in chunk.split(b"\n")]
-    items = [(tokens, comment) for data, _, comment in lines if (tokens := data.split(None, 2))]
     try:
-        labels = _labels([tokens[0] for tokens, _ in items])
-        qids = [_qid(tokens) for tokens, _ in items]
-        pairs = _read_pairs([b"".join(tokens[2:]) for tokens, _ in items])
-        features = _matrix(pairs, _HIGHEST_INDEX if n_features is None else n_features)
+        lines = _split(chunk)
+        labels = _labels(lines.labels)
+        features = _matrix(_read_pairs(lines.pairs), _HIGHEST_INDEX if n_features is None else n_features)
     except (ValueError, OverflowError) as error:
         raise _fault_of_chunk(chunk, n_features, path, first_line) from error
-    comments = [comment for _, comment in items]
-    docids = [_DOCID.match(comment) for comment in comments]
-    remarks = [comment[docid.end() :] if docid else comment for comment, docid in zip(comments, docids, strict=True)]
+    docids = [_DOCID.match(comment) for comment in lines.comments]
+    remarks = [
+        comment[docid.end() :] if docid else comment for comment, docid in zip(lines.comments, docids, strict=True)
+    ]
     return _Block(
         features=features,
         labels=labels,
-        qids=_strings(qids),
+        qids=_strings(lines.qids),
         item_ids=_strings(docid and docid[1] for docid in docids),
         comments=_strings(remark.strip() or None for remark in remarks),
     )
 
 
-def _labels(numerals: list[bytes]) -> FloatArray:
+def _split(chunk: bytes) -> _Lines:
+    """Return the parts of every line with data."""
+    parts = _Lines([], [], [], [])
+    for line in chunk.split(b"\n"):
+        data, _, comment = line.partition(b"#")
+        tokens = data.split(None, 2)
+        if not tokens:
+            continue
+        label, qid, *pairs = tokens
+        if not qid.startswith(b"qid:") or qid == b"qid:":
+            raise ValueError("a line without qid")
+        parts.labels.append(float(label))
+        parts.qids.append(qid[4:])
+        parts.pairs.append(b"".join(pairs))
+        parts.comments.append(comment)
+    return parts
+
+
+def _labels(numbers: list[float]) -> FloatArray:
     with np.errstate(over="ignore"):  # a label beyond float32 becomes infinite
-        labels = np.array([float(numeral) for numeral in numerals], dtype=np.float64).astype(np.float32)
+        labels = np.array(numbers, dtype=np.float64).astype(np.float32)
     if not ((labels >= 0) & np.isfinite(labels)).all():
         raise ValueError("a label is negative, infinite or nan")
     return labels
-
-
-def _qid(tokens: list[bytes]) -> bytes:
-    """Return the qid of a line; it stands after the label."""
-    if len(tokens) < 2 or len(tokens[1]) < 5 or not tokens[1].startswith(b"qid:"):
-        raise ValueError("a line without qid")
-    return tokens[1][4:]
 
 
 def _matrix(pairs: _Pairs, most_features: int) -> FloatArray:
