@@ -207,7 +207,7 @@ def _read_pairs(texts: list[bytes]) -> _Pairs:
 
 def _read_plain_pairs(texts: list[bytes]) -> _Pairs:
     """Let Arrow read a pair a row; it refuses some notations that Python accepts, such as 1_000."""
-    rows = b"\n".join([b"", *texts]).translate(_SPACE_TO_LINE_END)
+    rows = (b"\n" + b"\n".join(texts)).translate(_SPACE_TO_LINE_END)
     if rows.translate(None, delete=_PLAIN):
         raise ValueError("not only plain numbers")
     table = csv.read_csv(
