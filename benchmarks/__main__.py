@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import baselines, batches, clicks, interaction, latency, network, service
+from benchmarks import baselines, batches, clicks, interaction, latency, network, reading, service
 from benchmarks.tables import print_table
 
 RESULTS = Path(__file__).with_name("results.json")
 BENCHMARKS = {
     "Simulated diverse-clicks, n=25, F=136, lists per second": clicks.run,
+    "Reading LETOR, MB/s": reading.run,
     "Share of padding in batches of 128": batches.run,
     "Training step, full permutation, 15% positives, against the textbook": network.training,
     "Greedy decoding of a batch, against the textbook": network.decoding,

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from seq2slate.data import letor
 from seq2slate.data.impressions import Impressions
 from seq2slate.data.letor import read_letor, write_letor
 from seq2slate.data.lists import ItemLists, offsets_from_lengths
@@ -108,6 +109,70 @@ def test_a_missing_feature_is_nan_and_one_that_is_left_out_is_zero(tmp_path: Pat
     np.testing.assert_array_equal(read_letor(tmp_path / "again.txt").features, lists.features)
 
 
+# Arrow reads pairs in plain notation, scikit-learn all others
+
+
+PLAIN_VALUES = ["0", "3", "-16.796064", "1e-5", "2E+3", "+5", ".5", "5.", "nan", "-NaN", "1e400", "-1e400", "1e-400"]
+PLAIN_VALUES += ["9007199254740993", "3.4028235677973366e38", "1.17549435e-38", "4.9e-324", "0.1" + "1" * 30, "-0.0"]
+ODD_PAIRS = ["+1:1", "1:1_0", "1:1e1_0"]
+
+
+@st.composite
+def texts_of_pairs(draw: st.DrawFn) -> list[bytes]:
+    """Dense or sparse pairs of a few items, with any space between them."""
+    width, is_dense = draw(st.integers(1, 6)), draw(st.booleans())
+    texts = []
+    for _ in range(draw(st.integers(0, 8))):
+        indices = [index for index in range(1, width + 1) if is_dense or draw(st.booleans())]
+        values = [draw(st.sampled_from(PLAIN_VALUES) | st.floats(width=64).map(repr)) for _ in indices]
+        spaces = [draw(st.sampled_from([" ", " ", "  ", "\t", " \r", "\v", "\f"])) for _ in indices]
+        pairs = [f"{index}:{value}" for index, value in zip(indices, values, strict=True) if "inf" not in value]
+        texts.append("".join(pair + space for pair, space in zip(pairs, spaces, strict=False)).encode())
+    return texts
+
+
+@given(texts_of_pairs())
+def test_arrow_and_scikit_learn_read_the_same_pairs(texts: list[bytes]) -> None:
+    plain, any_pairs = letor._read_plain_pairs(texts), letor._read_any_pairs(texts)
+    assert plain.counts.tolist() == any_pairs.counts.tolist()
+    assert plain.indices.tolist() == any_pairs.indices.tolist()
+    assert plain.values.tobytes() == any_pairs.values.tobytes()
+
+
+def never(_: list[bytes]) -> Any:
+    raise AssertionError("this parser is not needed")
+
+
+def test_common_files_are_read_without_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(letor, "_read_any_pairs", never)
+    text = "# head\n\n2 qid:a 1:3 2:nan 3:1e400 \r\n0\tqid:a\t2:-.5\t\t3:+1 # 1:x\n0 qid:b\n1 qid:c 0001:2 # 7\n"
+    largest = np.finfo(np.float32).max
+    expected = [[3, np.nan, largest], [0, -0.5, 1], [0, 0, 0], [2, 0, 0]]
+    for chunk_bytes in (1, 2**20):
+        np.testing.assert_array_equal(lists_of(tmp_path, text, chunk_bytes=chunk_bytes).features, expected)
+
+
+@pytest.mark.parametrize("odd", ["1:7", "", "3:7", "1:1 2:2 3:3 4:4", *ODD_PAIRS])
+@pytest.mark.parametrize("chunk_bytes", [1, 2**20])
+def test_a_file_that_is_dense_but_for_one_line(tmp_path: Path, odd: str, chunk_bytes: int) -> None:
+    rng = np.random.default_rng(0)
+    features = rng.random((200, 3)).astype(np.float32)
+    lines = [f"0 qid:a 1:{a} 2:{b} 3:{c}" for a, b, c in features.tolist()]
+    lines[120] = f"0 qid:a {odd}"
+    expected = np.zeros((200, 4 if "4:" in odd else 3), dtype=np.float32)
+    expected[:, :3] = features
+    expected[120] = 0
+    for index, value in (pair.split(":") for pair in odd.split()):
+        expected[120, int(index) - 1] = float(value)
+    lists = lists_of(tmp_path, "\n".join(lines), chunk_bytes=chunk_bytes)
+    assert lists.features.tobytes() == expected.tobytes()
+
+
+def test_a_qid_may_be_called_infinite_beside_a_number_that_overflows(tmp_path: Path) -> None:
+    lists = lists_of(tmp_path, "0 qid:inf 1:1e400 2:1_0\n")
+    np.testing.assert_array_equal(lists.features, [[np.finfo(np.float32).max, 10]])
+
+
 GOOD = "# head\n1 qid:7 1:0.5 2:1 # docid = a\n"
 BAD_LINES = {
     "inf": ("0 qid:7 1:1 2:-inf # docid = b", r"\(list '7'\): feature 2 is -inf"),
@@ -117,6 +182,14 @@ BAD_LINES = {
     "token": ("0 qid:7 1:1 two # docid = b", r"\(list '7'\): 'two' is not `index:value`"),
     "value": ("0 qid:7 1:x # docid = b", r"\(list '7'\): '1:x' is not `index:value`"),
     "huge index": ("0 qid:7 99999999999:1 # docid = b", r"\(list '7'\): feature 99999999999"),
+    "hexadecimal index": ("0 qid:7 0x1:1 # docid = b", r"\(list '7'\): '0x1:1' is not `index:value`"),
+    "hexadecimal value": ("0 qid:7 1:0x1 # docid = b", r"\(list '7'\): '1:0x1' is not `index:value`"),
+    "nan with a payload": ("0 qid:7 1:nan(1) # docid = b", r"\(list '7'\): '1:nan\(1\)' is not `index:value`"),
+    "two values": ("0 qid:7 1:1:2 # docid = b", r"\(list '7'\): '1:1:2' is not `index:value`"),
+    "no index": ("0 qid:7 :1 # docid = b", r"\(list '7'\): ':1' is not `index:value`"),
+    "no value": ("0 qid:7 1: # docid = b", r"\(list '7'\): '1:' is not `index:value`"),
+    "negative index": ("0 qid:7 -1:1 # docid = b", r"\(list '7'\): '-1:1' is not `index:value`"),
+    "two qids": ("0 qid:7 qid:8 1:1 # docid = b", r"\(list '7'\): 'qid:8' is not `index:value`"),
     "no qid": ("0 1:1 # docid = b", r": no `qid:` after the label"),
     "only a label": ("0", r": no `qid:` after the label"),
     "empty qid": ("0 qid: 1:1 # docid = b", r": no `qid:` after the label"),
