@@ -22,6 +22,7 @@ from seq2slate.model.interactions import ClickLikelihood, PairwiseInteraction
 from seq2slate.model.network import InputLists
 from seq2slate.model.slate_model import SlateModel
 from seq2slate.progress import TrainingProgress
+from seq2slate.reranker import Reranker
 from seq2slate.training.fit import History, _Judged, _Run, advice, run_training
 from seq2slate.training.objectives import ClickModelFit, LabelledInputs
 from tests.test_fit import columned_lists
@@ -390,3 +391,23 @@ def test_advice_where_neither_click_model_nor_network_gains() -> None:
     assert advice(replace(history, start=0.6), TrainingConfig(), 5000) is None
     one = history._repr_html_()
     assert one.index("base order") < one.index("click model (best)") < one.index(">1<")
+
+
+def test_a_label_between_0_and_1_is_a_share_of_a_click() -> None:
+    """The likelihood is linear in each label that no item stands below."""
+    clicks = ClickLikelihood(torch.tensor([[0.3, -0.7, 1.1]]), torch.tensor([[0.5, -1.0, 2.0]]))
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    none, half, whole, grade = (
+        clicks.log_likelihood(torch.tensor([[1.0, 0.0, last]]), mask) for last in (0.0, 0.5, 1.0, 3.0)
+    )
+    torch.testing.assert_close(half, (none + whole) / 2)
+    torch.testing.assert_close(grade, whole)
+
+
+def test_grades_order_the_items_that_have_one() -> None:
+    """Items of ids only, in random order: each id always has the same grade, and two of three are above 0."""
+    order = np.concatenate([np.random.default_rng(1).permutation(3) for _ in range(300)])
+    ids = np.array(["best", "good", "bad"])[order]
+    lists = ItemLists(np.empty((900, 0)), np.arange(0, 901, 3), 2 - order, item_ids=ids, categorical={"item_id": ids})
+    model = Reranker(seed=1).fit(lists, quiet=True)
+    assert [slate.item_ids for slate in model.rerank(lists[:20])] == [["best", "good", "bad"]] * 20

@@ -111,10 +111,14 @@ class ClickLikelihood:
     """(B, P) φ_ik of the pairs, what a click on one adds to the log-odds of the other; 0 for padding."""
 
     def log_likelihood(self, labels: Tensor, mask: Tensor) -> Tensor:
-        """Return (B,) the log-probability of the logged clicks (B, N), each given the clicks above it."""
-        clicked = (labels > 0).to(self.appeal.dtype)
+        """Return (B,) the log-probability of the logged clicks (B, N), each given the clicks above it.
+
+        Labels from 1 on are clicks. One between 0 and 1 is the probability of a click, and this is its expectation.
+        """
+        clicked = labels.clamp(0, 1).to(self.appeal.dtype)
         logits = _ClicksAbove.apply(self.appeal, self.effects, clicked)  # type: ignore[no-untyped-call]
-        return -(nn.functional.softplus(torch.where(labels > 0, -logits, logits)) * mask).sum(1)
+        of_items: Tensor = (clicked * logits - nn.functional.softplus(logits)) * mask
+        return of_items.sum(1)
 
     def expected_clicks(self, slates: Tensor) -> Tensor:
         """Return (B,) the expected number of clicks on slates (B, K), if the user scans them in place of the list."""

@@ -282,9 +282,16 @@ class _Run:
         if not self.network.interaction.has_click_model:
             return
         assert self.valid.labels is not None, "validation lists have labels"
-        valid = LabelledInputs(self.valid_inputs, self.valid.labels)
+        assert self.train_lists.labels is not None, "training lists have labels"
+        highest = max(1.0, float(self.train_lists.labels.max()))  # of grades, each is a share of the highest
+
+        def as_clicks(lists: LabelledInputs) -> LabelledInputs:
+            return lists._replace(labels=lists.labels / np.float32(highest))
+
+        valid = as_clicks(LabelledInputs(self.valid_inputs, self.valid.labels))
         click_model = ClickModelFit(self.network, valid, self.config)
-        click_model.run(self._epoch_lists, partial(_epoch_seed, self.config.seed), interrupted, self.watch)
+        seeds = partial(_epoch_seed, self.config.seed)
+        click_model.run(lambda epoch: as_clicks(self._epoch_lists(epoch)), seeds, interrupted, self.watch)
         self.network.eval()
         self.progress.start, _ = self._judge(epoch=-1)
 
